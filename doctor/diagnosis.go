@@ -22,7 +22,8 @@ type Diagnosis struct {
 	Subnets  []string  `json:"subnets"`
 	Peers    int       `json:"peers"`
 	Took     float64   `json:"tookSeconds"`
-	Probed   bool      `json:"probed"`   // packets were sent to find out
+	Answered int       `json:"answered"` // peers that answered packets of the node itself
+	Probed   bool      `json:"probed"`   // packets were sent between pods
 	Findings []Finding `json:"findings"` // the likeliest cause first
 	Unread   []string  `json:"unread"`   // what could not be looked at, and why
 	// Policies says who enforces network policies; nil: nobody does, or is to.
@@ -36,7 +37,7 @@ func Diagnose(f Facts, took time.Duration) Diagnosis {
 	local := f.Lease.Snapshot.Local
 	d := Diagnosis{Schema: Schema, Node: f.Node, Backend: local.Backend, Subnets: []string{},
 		Peers: len(f.Lease.Snapshot.Peers), Took: took.Seconds(),
-		Probed:   len(f.Probes) > 0,
+		Answered: f.answered(),
 		Findings: append([]Finding{}, Check(f)...), Unread: append([]string{}, f.Unread...),
 		Policies: f.policyState()}
 	for i := range d.Findings {
@@ -46,6 +47,17 @@ func Diagnose(f Facts, took time.Duration) Diagnosis {
 		d.Subnets = append(d.Subnets, s.Subnet.String())
 	}
 	return d
+}
+
+// answered returns how many peers answered through the path of pods, also to packets of the full size.
+func (f Facts) answered() int {
+	nodes := map[string]bool{}
+	for _, p := range f.Probes {
+		if p.Kind == ProbeLarge && p.OK {
+			nodes[p.Node] = true
+		}
+	}
+	return len(nodes)
 }
 
 // Failed reports whether anything is wrong.
@@ -87,6 +99,9 @@ func (d Diagnosis) WriteText(w io.Writer) error {
 		fmt.Fprintln(&b, "✓ nothing is wrong here, and packets came back")
 	case d.lost:
 		fmt.Fprintln(&b, "? nothing else is seen to be wrong on this node")
+	case d.Answered > 0:
+		fmt.Fprintf(&b, "✓ nothing is wrong here, and %s; packets between pods: twillctl doctor --probe\n",
+			plural(d.Answered, "peer answers", "peers answer"))
 	default:
 		fmt.Fprintln(&b, "? nothing is wrong that can be seen without a probe: run twillctl doctor --probe")
 	}

@@ -152,15 +152,17 @@ func TestDiagnosis(t *testing.T) {
 // TestNothingHere: nobody is told to probe who has just done so, and no node is praised while packets are lost.
 func TestNothingHere(t *testing.T) {
 	for _, test := range []struct {
-		probes Probes
-		want   string
+		answered int
+		probes   Probes
+		want     string
 	}{
-		{Probes{}, "run twillctl doctor --probe"},
-		{Probes{Sent: 3}, "✓ nothing is wrong here, and packets came back"},
-		{Probes{Sent: 3, Lost: 1}, "? nothing else is seen to be wrong on this node"},
+		{0, Probes{}, "run twillctl doctor --probe"},
+		{1, Probes{}, "✓ nothing is wrong here, and one peer answers; packets between pods: twillctl doctor --probe"},
+		{2, Probes{Sent: 3}, "✓ nothing is wrong here, and packets came back"},
+		{2, Probes{Sent: 3, Lost: 1}, "? nothing else is seen to be wrong on this node"},
 	} {
 		var b strings.Builder
-		s := NewSurvey([]Diagnosis{{Node: "node1"}}, nil, test.probes, Lost{})
+		s := NewSurvey([]Diagnosis{{Node: "node1", Answered: test.answered}}, nil, test.probes, Lost{})
 		if err := s.WriteText(&b); err != nil || !strings.Contains(b.String(), test.want) {
 			t.Errorf("%+v: %v\n%s", test.probes, err, b.String())
 		}

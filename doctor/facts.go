@@ -27,7 +27,7 @@ type Facts struct {
 	Underlay backend.Node
 	// NoUnderlay has the families for which no underlay could be chosen, and why; Want and Plan are empty then.
 	NoUnderlay    map[netstate.Family]string
-	Taken         []Taken        // of the underlays' addresses, those that another machine answers for; asked with probes only
+	Taken         []Taken        // of the underlays' addresses, those that another machine answers for; asked with AllProbes only
 	LeftOut       string         // why IPv6 is: the lease here is without it then; empty: it is not
 	Want          netstate.State `json:"-"`
 	Have          netstate.State `json:"-"`
@@ -328,6 +328,16 @@ type Probe struct {
 	Sent, Seen int
 	Error      string
 }
+
+// Probing says which packets a look at a node sends.
+type Probing int
+
+// What is sent.
+const (
+	NoProbes   Probing = iota // nothing
+	PeerProbes                // echo requests to the peers, which answer within milliseconds
+	AllProbes                 // also what takes longer: TCP, a question for the node's own address, and packets between pods
+)
 
 // ProbeKind is what a probe tests.
 type ProbeKind string

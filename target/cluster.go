@@ -108,7 +108,7 @@ func (c cluster) Places(ctx context.Context) (Places, error) {
 	return places, nil
 }
 
-func (c cluster) Doctor(ctx context.Context, probe bool) (doctor.Survey, error) {
+func (c cluster) Doctor(ctx context.Context, probe doctor.Probing) (doctor.Survey, error) {
 	answers, err := ask(ctx, c.fan, func(n Node) (doctor.Diagnosis, error) { return n.Diagnose(ctx, probe) })
 	all, silent := gathered(answers)
 	c.unenforced(ctx, all)

@@ -31,8 +31,8 @@ func (h *here) Names(context.Context) ([]string, error) { return nil, nil }
 // Places are not known: a trace takes the addresses of pods.
 func (h *here) Places(context.Context) (Places, error) { return nowhere(), nil }
 
-// gather looks at the node; with probe it sends packets to all peers, too.
-func (h *here) gather(ctx context.Context, probe bool) (f doctor.Facts, err error) {
+// gather looks at the node.
+func (h *here) gather(ctx context.Context, probe doctor.Probing) (f doctor.Facts, err error) {
 	o := h.files
 	o.Probe = probe
 	err = h.do(func() (err error) {
@@ -47,14 +47,14 @@ func (h *here) gather(ctx context.Context, probe bool) (f doctor.Facts, err erro
 
 func (h *here) Status(ctx context.Context) (doctor.StatusReport, error) {
 	r := doctor.StatusReport{Schema: doctor.Schema}
-	f, err := h.gather(ctx, false)
+	f, err := h.gather(ctx, doctor.NoProbes)
 	if err == nil {
 		r.Nodes = append(r.Nodes, doctor.NewStatus(f))
 	}
 	return r, err
 }
 
-func (h *here) Doctor(ctx context.Context, probe bool) (doctor.Survey, error) {
+func (h *here) Doctor(ctx context.Context, probe doctor.Probing) (doctor.Survey, error) {
 	d, err := h.Diagnose(ctx, probe)
 	return alone(d), err
 }
@@ -64,10 +64,10 @@ func alone(d doctor.Diagnosis) doctor.Survey {
 	return doctor.NewSurvey([]doctor.Diagnosis{d}, nil, doctor.Probes{}, doctor.Lost{})
 }
 
-func (h *here) Diagnose(ctx context.Context, probe bool) (doctor.Diagnosis, error) {
+func (h *here) Diagnose(ctx context.Context, probe doctor.Probing) (doctor.Diagnosis, error) {
 	began := time.Now()
 	f, err := h.gather(ctx, probe)
-	if err != nil || !probe {
+	if err != nil || probe != doctor.AllProbes {
 		return doctor.Diagnose(f, time.Since(began)), err
 	}
 	judges := doctor.NewJudges(f)
@@ -109,7 +109,7 @@ func (h *here) History(_ context.Context, since time.Duration) (doctor.HistoryRe
 const NothingToChange = "# nothing to change\n"
 
 func (h *here) Plan(ctx context.Context) (p Plan, err error) {
-	f, err := h.gather(ctx, false)
+	f, err := h.gather(ctx, doctor.NoProbes)
 	switch {
 	case err != nil:
 		return p, err

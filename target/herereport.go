@@ -22,7 +22,7 @@ const maxLog = 1 << 20
 // Report looks at the node as the doctor does with --probe.
 func (h *here) Report(ctx context.Context, log string) (Bundle, error) {
 	began := time.Now()
-	f, err := h.gather(ctx, true)
+	f, err := h.gather(ctx, doctor.AllProbes)
 	if err != nil {
 		return nil, err
 	}

@@ -58,7 +58,7 @@ func (h *here) traceService(ctx context.Context, src string, q service.Query, ho
 	if err != nil {
 		return doctor.Trace{}, fmt.Errorf("SRC %q: want an address of a pod", src)
 	}
-	f, err := h.gather(ctx, false)
+	f, err := h.gather(ctx, doctor.NoProbes)
 	if err != nil {
 		return doctor.Trace{}, err
 	}

@@ -26,7 +26,7 @@ func (h *here) Test(ctx context.Context, g Goals) (doctor.Connectivity, error) {
 		return tested, err
 	}
 	began := time.Now()
-	f, err := h.gather(ctx, false)
+	f, err := h.gather(ctx, doctor.NoProbes)
 	if err != nil {
 		return tested, err
 	}

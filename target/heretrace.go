@@ -36,7 +36,7 @@ func (h *here) Trace(ctx context.Context, src, dst string, how Tracing) (doctor.
 	if err != nil {
 		return doctor.Trace{}, fmt.Errorf("DST %q: want an address of a pod", dst)
 	}
-	f, err := h.gather(ctx, false) // probes follow
+	f, err := h.gather(ctx, doctor.NoProbes) // probes follow
 	if err != nil {
 		return doctor.Trace{}, err
 	}

@@ -178,7 +178,7 @@ func (t *labTarget) Test(ctx context.Context, g Goals) (doctor.Connectivity, err
 	if err != nil {
 		return tested, err
 	}
-	looks := sync.OnceValue(func() *labLooks { return t.lookAtAll(ctx, l) })
+	looks := sync.OnceValue(func() *labLooks { return t.lookAtAll(ctx, l, doctor.NoProbes) })
 	n, err := labNetwork(l, func(host string, o locate.Object) bool { return looks().expects(host, o) })
 	if err != nil {
 		return tested, err

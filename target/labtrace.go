@@ -78,7 +78,7 @@ func (t *labTarget) follow(ctx context.Context, l *lab.Lab, from, to end) (docto
 	var all []doctor.Facts
 	for _, name := range slices.Compact([]string{from.node, to.node}) {
 		i := slices.IndexFunc(l.Nodes(), func(n *lab.Node) bool { return n.Name == name })
-		f, err := t.here(l, l.Nodes()[i]).gather(ctx, false) // probes follow
+		f, err := t.here(l, l.Nodes()[i]).gather(ctx, doctor.NoProbes) // probes follow
 		f.Node = name
 		if all = append(all, f); err != nil {
 			return doctor.Trace{}, all, err

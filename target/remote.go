@@ -46,11 +46,16 @@ func (r remote) Status(ctx context.Context) (doctor.StatusReport, error) {
 	return askFor[doctor.StatusReport](ctx, r, "status")
 }
 
-func (r remote) Diagnose(ctx context.Context, probe bool) (doctor.Diagnosis, error) {
-	return askFor[doctor.Diagnosis](ctx, r, "doctor", fmt.Sprintf("--probe=%t", probe))
+// Diagnose has the node send what is to be sent. A twillctl of an earlier version sends to its peers with --probe only.
+func (r remote) Diagnose(ctx context.Context, probe doctor.Probing) (doctor.Diagnosis, error) {
+	args := []string{"doctor", fmt.Sprintf("--probe=%t", probe == doctor.AllProbes)}
+	if probe == doctor.NoProbes {
+		args = append(args, "--no-probe")
+	}
+	return askFor[doctor.Diagnosis](ctx, r, args...)
 }
 
-func (r remote) Doctor(ctx context.Context, probe bool) (doctor.Survey, error) {
+func (r remote) Doctor(ctx context.Context, probe doctor.Probing) (doctor.Survey, error) {
 	d, err := r.Diagnose(ctx, probe)
 	return alone(d), err
 }

@@ -70,7 +70,7 @@ func (s *report) View() View {
 
 func (s *report) Status(context.Context) (doctor.StatusReport, error) { return s.status, nil }
 
-func (s *report) Doctor(context.Context, bool) (doctor.Survey, error) {
+func (s *report) Doctor(context.Context, doctor.Probing) (doctor.Survey, error) {
 	return alone(s.finds), nil
 }
 

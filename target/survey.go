@@ -16,16 +16,21 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// Doctor diagnoses all nodes of the lab. With probe it sends packets between all pods, and follows the lost ones.
-func (t *labTarget) Doctor(ctx context.Context, probe bool) (doctor.Survey, error) {
+// Doctor diagnoses all nodes of the lab. With AllProbes it sends packets between all pods and follows the lost ones, and the
+// nodes send none.
+func (t *labTarget) Doctor(ctx context.Context, probe doctor.Probing) (doctor.Survey, error) {
 	l, err := t.Open()
 	if err != nil {
 		return doctor.Survey{}, err
 	}
-	nodes := t.lookAtAll(ctx, l)
+	all := probe == doctor.AllProbes
+	if all {
+		probe = doctor.NoProbes
+	}
+	nodes := t.lookAtAll(ctx, l, probe)
 	var probes doctor.Probes
 	var lost doctor.Lost
-	if probe {
+	if all {
 		began := time.Now()
 		n, err := labNetwork(l, nodes.expects)
 		if err != nil {
@@ -38,8 +43,8 @@ func (t *labTarget) Doctor(ctx context.Context, probe bool) (doctor.Survey, erro
 		}
 		probes, lost = probesOf(report, began), nodes.judges().Lost(report.Losses, report.Denied)
 	}
-	all, silent := nodes.diagnoses()
-	return doctor.NewSurvey(all, silent, probes, lost), ctx.Err()
+	found, silent := nodes.diagnoses()
+	return doctor.NewSurvey(found, silent, probes, lost), ctx.Err()
 }
 
 // labLooks are looks at the nodes of a lab, which go on beside the probes.
@@ -53,8 +58,8 @@ type labLooks struct {
 	judges func() *doctor.Judges // of network policies
 }
 
-// lookAtAll begins to look at all nodes of a lab. The engine sends the packets, so the nodes send none.
-func (t *labTarget) lookAtAll(ctx context.Context, l *lab.Lab) *labLooks {
+// lookAtAll begins to look at all nodes of a lab.
+func (t *labTarget) lookAtAll(ctx context.Context, l *lab.Lab, probe doctor.Probing) *labLooks {
 	nodes := l.Nodes()
 	all := &labLooks{facts: make([]doctor.Facts, len(nodes)), took: make([]time.Duration, len(nodes)),
 		errs: make([]error, len(nodes)), done: make(chan struct{})}
@@ -63,7 +68,7 @@ func (t *labTarget) lookAtAll(ctx context.Context, l *lab.Lab) *labLooks {
 		all.names = append(all.names, n.Name)
 		wait.Go(func() {
 			began := time.Now()
-			all.facts[i], all.errs[i] = t.here(l, n).gather(ctx, false)
+			all.facts[i], all.errs[i] = t.here(l, n).gather(ctx, probe)
 			all.took[i] = time.Since(began)
 		})
 	}

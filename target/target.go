@@ -19,8 +19,8 @@ type Source interface {
 	Status(ctx context.Context) (doctor.StatusReport, error)
 	// Places returns where the nodes are, and what packets can be followed between.
 	Places(ctx context.Context) (Places, error)
-	// Doctor diagnoses all nodes; with probe it sends packets, too.
-	Doctor(ctx context.Context, probe bool) (doctor.Survey, error)
+	// Doctor diagnoses all nodes.
+	Doctor(ctx context.Context, probe doctor.Probing) (doctor.Survey, error)
 	// Trace follows a packet through the tables. The ends are IDs of Places, addresses, nodes or Services.
 	Trace(ctx context.Context, src, dst string, how Tracing) (doctor.Trace, error)
 	// History returns what the nodes' agents remember.
@@ -48,7 +48,7 @@ type Target interface {
 type Node interface {
 	Target
 	// Diagnose is Doctor without the survey.
-	Diagnose(ctx context.Context, probe bool) (doctor.Diagnosis, error)
+	Diagnose(ctx context.Context, probe doctor.Probing) (doctor.Diagnosis, error)
 }
 
 // Network is a Target of several nodes with pods, which can connect to Services.

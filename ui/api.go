@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/twill-net/twill/doctor"
 	"github.com/twill-net/twill/lab/walk"
 	"github.com/twill-net/twill/target"
 )
@@ -112,7 +113,11 @@ type doctorQuery struct {
 }
 
 func (s *Server) doctor(ctx context.Context, from target.Source, q doctorQuery) (any, error) {
-	return from.Doctor(ctx, q.Probe)
+	probe := doctor.PeerProbes
+	if q.Probe {
+		probe = doctor.AllProbes
+	}
+	return from.Doctor(ctx, probe)
 }
 
 // watching is how long real packets are watched.

@@ -112,7 +112,7 @@ func Save(ctx context.Context, s target.Source) (Saved, error) {
 	if err != nil {
 		return Saved{}, err
 	}
-	survey, err := s.Doctor(ctx, false)
+	survey, err := s.Doctor(ctx, doctor.PeerProbes)
 	if err != nil {
 		return Saved{}, err
 	}

@@ -44,7 +44,9 @@ func (f *fake) Places(context.Context) (target.Places, error) {
 	return target.Places{Pods: []target.Pod{{ID: "</script><script>alert(1)</script>"}}}, nil
 }
 
-func (f *fake) Doctor(context.Context, bool) (doctor.Survey, error) { return doctor.Survey{}, nil }
+func (f *fake) Doctor(context.Context, doctor.Probing) (doctor.Survey, error) {
+	return doctor.Survey{}, nil
+}
 
 func (f *fake) Trace(_ context.Context, from, to string, _ target.Tracing) (doctor.Trace, error) {
 	return doctor.Trace{Src: from, Dst: to}, nil

@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
 
+	"github.com/twill-net/twill/doctor"
 	"github.com/twill-net/twill/target"
 )
 
@@ -19,15 +21,15 @@ func register(c *cobra.Command, f *target.Flags) {
 func doctorCommand() *cobra.Command {
 	var f target.Flags
 	var output string
-	var probe bool
+	var probe, noProbe bool
 	c := &cobra.Command{
 		Use:               "doctor [NODE] [SERVICE]",
 		ValidArgsFunction: completeNode(&f),
 		Short:             "Print what is wrong with this node's network, why, and how to fix it",
 		Long: `The doctor compares this node with the leases that the agent knew last, and looks at everything else that
-keeps pods from reaching each other. It changes nothing and needs no API server. The first finding is the most likely
-cause. With --probe and a Service (service/NAMESPACE/NAME or its DNS name, with :PORT if not all its ports are meant) a
-pod of each node of the cluster or lab connects to it, too.
+keeps pods from reaching each other. It asks each peer for an answer, which takes milliseconds, changes nothing and needs
+no API server. The first finding is the most likely cause. With --probe and a Service (service/NAMESPACE/NAME or its DNS
+name, with :PORT if not all its ports are meant) a pod of each node of the cluster or lab connects to it, too.
 What network policies deny is shown, and is no fault.
 Exit codes: 0 no findings, 1 findings, 2 it failed.`,
 		Example: `  twillctl doctor                       this machine, or the container of the agent
@@ -38,7 +40,7 @@ Exit codes: 0 no findings, 1 findings, 2 it failed.`,
   twillctl doctor -o json | jq -r '.findings[0].id'`,
 		Args: cobra.MaximumNArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
-			d, err := diagnose(c.Context(), &f, args, probe)
+			d, err := diagnose(c.Context(), &f, args, probe, noProbe)
 			if err != nil {
 				return err
 			}
@@ -47,21 +49,30 @@ Exit codes: 0 no findings, 1 findings, 2 it failed.`,
 	}
 	register(c, &f)
 	c.Flags().BoolVar(&probe, "probe", false,
-		"also send packets to all peers, through the path of pods and the underlay, small and of full size")
+		"also send packets between pods, in every protocol and size, and follow those that are lost")
+	c.Flags().BoolVar(&noProbe, "no-probe", false, "send nothing, not even to the peers")
 	addOutput(c, &output)
 	return c
 }
 
 // diagnose diagnoses the node, or the nodes of a lab or a cluster, and has pods connect to a Service if one is named.
-func diagnose(ctx context.Context, f *target.Flags, args []string, probe bool) (result, error) {
+func diagnose(ctx context.Context, f *target.Flags, args []string, all, none bool) (result, error) {
 	q, args, asked, err := splitService(args)
 	switch {
 	case err != nil:
 		return nil, err
 	case len(args) > 1:
 		return nil, fmt.Errorf("%q: want one node at most, and %q is another", args[1], args[0])
-	case asked && !probe:
+	case all && none:
+		return nil, errors.New("--no-probe sends nothing: want it without --probe")
+	case asked && !all:
 		return nil, fmt.Errorf("%s: connecting to a Service sends packets: want --probe, too", q)
+	}
+	probe := doctor.PeerProbes
+	if all {
+		probe = doctor.AllProbes
+	} else if none {
+		probe = doctor.NoProbes
 	}
 	t, err := f.Target(args...)
 	if err != nil {

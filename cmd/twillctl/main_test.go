@@ -57,6 +57,7 @@ func TestBadInputIsASentence(t *testing.T) {
 		`name "CTL": want lower-case letters`:                              {"lab", "down", "--name", "CTL"},
 		`serve ["etcd"]: want DIR`:                                         {"lab", "serve", "etcd"},
 		`service/a/b: connecting to a Service sends packets: want --probe`: {"doctor", "service/a/b"},
+		`--no-probe sends nothing: want it without --probe`:                {"doctor", "--probe", "--no-probe"},
 		`service/a/b: one node does not know Services`:                     {"doctor", "--probe", "service/a/b"},
 		`"service/c/d": want one Service`:                                  {"doctor", "--probe", "service/a/b", "service/c/d"},
 		`"b": want one node at most`:                                       {"doctor", "a", "b"},

@@ -71,6 +71,22 @@ func TestLabTarget(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	asked := func() string {
+		out, err := l.Nodes()[0].Exec(t.Context(), "sh", "-ec", "nstat -asz IcmpOutEchos | grep Icmp")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	before := asked()
+	shows(append(all("doctor"), "--no-probe"), 0, "node node1: vxlan", "? nothing is wrong that can be seen without a probe")
+	if after := asked(); after != before {
+		t.Errorf("with --no-probe the node sends: %s before, %s after", before, after)
+	}
+	shows(append(all("doctor"), "node1"), 0, "✓ nothing is wrong here, and one peer answers")
+	if asked() == before {
+		t.Errorf("the node does not ask its peer: %s", before)
+	}
 	if err := l.Nodes()[1].KillAgent(); err != nil {
 		t.Fatal(err)
 	}
@@ -103,6 +119,9 @@ func TestClusterTarget(t *testing.T) {
 		out, asked string
 	}{
 		{"history", `{"nodes":[{"node":"n1","events":[{"at":"2999-01-01T00:00:00Z","kind":"start","text":"up"}]}]}`, 0, "n1  start   up\n", "history --output=json"},
+		{"doctor n1", `{"node":"n1","answered":2}`, 0, "2 peers answer", "doctor --probe=false --output=json"},
+		{"doctor n1 --no-probe", `{"node":"n1"}`, 0, "node n1", "doctor --probe=false --no-probe --output=json"},
+		{"doctor n1 --probe", `{"node":"n1","probed":true}`, 0, "packets came back", "doctor --probe=true --output=json"},
 		{"fastpath status", `{"nodes":[{"node":"n1","off":"no BPF"}]}`, 0, "n1: fast path: off: no BPF\nn1: fast path: off: no BPF\n", "fastpath status --output=json"},
 		{"fastpath status n2", `{"nodes":[{"off":"no BPF"}]}`, 0, "fast path: off: no BPF\n", "fastpath status --output=json"},
 		{"fastpath pause 10m", "they pause\n", 0, "n1: they pause\nn2: they pause\n", "fastpath pause 10m0s"},

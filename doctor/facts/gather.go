@@ -85,7 +85,7 @@ func look(ctx context.Context, o Options) (doctor.Facts, error) {
 	}
 	g.deviceDrops()
 	f.API = g.api(ctx)
-	if o.Probe {
+	if o.Probe != doctor.NoProbes {
 		g.probe()
 	}
 	g.runtime()

@@ -22,7 +22,7 @@ type Options struct {
 	Reservations                   string
 	Kubeconfig                     string // unlike the agent's own, this one may run commands
 	AskAPI                         bool   // ask the cluster's API whether it answers the agent
-	Probe                          bool   // send packets to peers
+	Probe                          doctor.Probing
 	// LeaseFile and NetConf, if they are set, replace the checkpoint: a file of leases like that of twilld
 	// --lease-file, and the network's config. Node is then the name of this node.
 	LeaseFile, NetConf, Node string

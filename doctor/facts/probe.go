@@ -24,11 +24,14 @@ const replyTimeout = 300 * time.Millisecond
 const maxProbed = 100
 
 // probe sends packets to each peer's bridge through the path of pods, small and of the full size. To those that do
-// not answer it also sends through the underlay, and counts what leaves and what comes back.
+// not answer it also sends through the underlay, and counts what leaves and what comes back. What needs patience although
+// all is well is left to AllProbes.
 func (g *gathering) probe() {
 	for _, u := range g.Underlay.Underlays {
-		if err := g.askTaken(u); err != nil {
-			g.unread("who else has "+u.Local.String(), err)
+		if g.options.Probe == doctor.AllProbes {
+			if err := g.askTaken(u); err != nil {
+				g.unread("who else has "+u.Local.String(), err)
+			}
 		}
 		var all []doctor.Probe
 		for _, p := range g.Paths {
@@ -86,7 +89,9 @@ func (g *gathering) rounds(u backend.Underlay, overlay []doctor.Probe) error {
 	if err := g.counted(u, silent, large, outer); err != nil {
 		return err
 	}
-	g.tcp(large)
+	if g.options.Probe == doctor.AllProbes {
+		g.tcp(large)
+	}
 	g.Probes = slices.Concat(g.Probes, outer, silent, large)
 	return nil
 }

@@ -17,10 +17,14 @@ func (r *run) doctor() verb {
 		args:    "[-probe] NODE [FINDING]",
 		least:   1,
 		summary: "the doctor's first finding on a node must be FINDING, or there must be none",
-		detail:  []string{"-probe also sends packets. Documentation/findings.md describes every finding."},
+		detail:  []string{"-probe also sends what takes longer. Documentation/findings.md describes every finding."},
 		flags:   func(fs *flag.FlagSet) { fs.BoolVar(&probe, "probe", false, "") },
 		do: func(c *call) error {
-			found, err := r.examine(c, c.args[0], probe)
+			how := doctor.PeerProbes
+			if probe {
+				how = doctor.AllProbes
+			}
+			found, err := r.examine(c, c.args[0], how)
 			if err != nil {
 				return err
 			}
@@ -51,7 +55,7 @@ func (r *run) doctor() verb {
 }
 
 // examine looks at a node as twillctl doctor --lab does.
-func (r *run) examine(c *call, node string, probe bool) (doctor.Diagnosis, error) {
+func (r *run) examine(c *call, node string, probe doctor.Probing) (doctor.Diagnosis, error) {
 	n, err := r.node(node)
 	if err != nil {
 		return doctor.Diagnosis{}, err

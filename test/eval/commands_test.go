@@ -57,7 +57,7 @@ func execute(t *testing.T, f faults.Fault, v *faults.Target) bool {
 	check(t, f.Inject(t.Context(), v))
 	course, err := advice.Patient{
 		Ask: func(context.Context) (advice.Offer, error) {
-			return advice.First(doctor.Check(lookAt(t, v.Lab, v.Node, f.Probe)), v.Node.Name), nil
+			return advice.First(doctor.Check(lookAt(t, v.Lab, v.Node, probing(f))), v.Node.Name), nil
 		},
 		Run: func(ctx context.Context, _, command string) (string, error) {
 			return v.Node.Exec(ctx, "sh", "-ec", command)

@@ -174,7 +174,7 @@ func diagnose(t *testing.T, f faults.Fault, v *faults.Target) ([]doctor.Finding,
 		t.Fatal(errors.Join(err, f.Heal(t.Context(), v)))
 	}
 	began := time.Now()
-	seen := lookAt(t, v.Lab, v.Node, f.Probe)
+	seen := lookAt(t, v.Lab, v.Node, probing(f))
 	got := doctor.Check(seen)
 	took := time.Since(began)
 	stop := follow(t, f, v, seen, got)
@@ -188,9 +188,17 @@ func diagnose(t *testing.T, f faults.Fault, v *faults.Target) ([]doctor.Finding,
 	return got, took, stop
 }
 
+// probing is what the doctor sends to find a fault: to the peers as always, or what it does with --probe.
+func probing(f faults.Fault) doctor.Probing {
+	if f.Probe {
+		return doctor.AllProbes
+	}
+	return doctor.PeerProbes
+}
+
 // lookAt gathers a node's facts as twillctl doctor --lab does. That gives an agent half a second to answer: one that has to
 // wait for a processor is asked again.
-func lookAt(t *testing.T, l *lab.Lab, n *lab.Node, probe bool) (f doctor.Facts) {
+func lookAt(t *testing.T, l *lab.Lab, n *lab.Node, probe doctor.Probing) (f doctor.Facts) {
 	t.Helper()
 	o := facts.Options{Checkpoint: n.CheckpointFile(), SubnetFile: n.SubnetFile(), CNIDir: n.Dir(),
 		BinDir: filepath.Dir(l.Spec().Programs.Plugin), CNICache: n.CNICache(), Probe: probe}
@@ -205,11 +213,11 @@ func lookAt(t *testing.T, l *lab.Lab, n *lab.Node, probe bool) (f doctor.Facts) 
 	return f
 }
 
-// awaitHealth returns when the doctor finds nothing on the target.
+// awaitHealth returns when the doctor finds nothing on the target. For some minutes a kernel may remember a small path MTU.
 func awaitHealth(t *testing.T, v *faults.Target) {
 	t.Helper()
 	testwait.Nil(t, "the doctor finds nothing on the healed node", func() error {
-		if got := doctor.Check(lookAt(t, v.Lab, v.Node, false)); len(got) > 0 {
+		if got := doctor.Check(lookAt(t, v.Lab, v.Node, doctor.NoProbes)); len(got) > 0 {
 			for _, addr := range v.Peer.Underlay() { // a neighbour that has failed stays so until somebody sends to it
 				_, _ = v.Node.Ping(t.Context(), host.Ping{To: addr, Timeout: pingLimit})
 			}

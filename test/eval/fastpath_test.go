@@ -64,7 +64,7 @@ func (s *sped) await(t *testing.T, what, state, finding string) doctor.Facts {
 	t.Helper()
 	var f doctor.Facts
 	testwait.Nil(t, what, func() error {
-		f = lookAt(t, s.Lab, s.node, false)
+		f = lookAt(t, s.Lab, s.node, doctor.PeerProbes)
 		got, first := doctor.NewStatus(f), ""
 		if len(got.Findings) > 0 {
 			first = got.Findings[0]

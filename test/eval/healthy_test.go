@@ -17,7 +17,7 @@ func TestHealthy(t *testing.T) {
 		t.Run(fmt.Sprintf("%s_%s_%s_%s_%d_%d_%t", spec.Backend, spec.Family, spec.Underlay, spec.Store, spec.Nodes, spec.Pods, spec.DirectRouting), func(t *testing.T) {
 			l := labtest.Up(t, spec)
 			for _, n := range l.Nodes() {
-				f := lookAt(t, l, n, true)
+				f := lookAt(t, l, n, doctor.AllProbes)
 				if got := doctor.Check(f); len(got) > 0 {
 					t.Errorf("%s: %s, the first: %+v", n.Name, ids(got), got[0])
 				}

@@ -44,7 +44,7 @@ func TestLarge(t *testing.T) {
 	n := l.Nodes()[0]
 	testwait.Nil(t, "a look that finds nothing", func() error {
 		began := time.Now()
-		f := lookAt(t, l, n, false)
+		f := lookAt(t, l, n, doctor.NoProbes)
 		got, took := doctor.Check(f), time.Since(began)
 		if len(f.Lease.Snapshot.Peers) <= manyPeers*9/10 || len(got) > 0 {
 			return fmt.Errorf("%d peers, findings %s", len(f.Lease.Snapshot.Peers), ids(got))

@@ -140,7 +140,7 @@ func (p *policed) await(t *testing.T) {
 	testwait.Nil(t, "rules with which nothing is wrong", func() error {
 		var wrong []error
 		for _, n := range p.Nodes() {
-			for _, o := range doctor.Check(lookAt(t, p.Lab, n, false)) {
+			for _, o := range doctor.Check(lookAt(t, p.Lab, n, doctor.PeerProbes)) {
 				wrong = append(wrong, fmt.Errorf("%s: %s: %s", n.Name, o.ID, o.Actual))
 			}
 		}

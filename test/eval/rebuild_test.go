@@ -85,7 +85,7 @@ func reported(t *testing.T, f faults.Fault, v *faults.Target) (map[string][]byte
 		awaitPing(t, v)
 	}()
 	check(t, err)
-	seen := lookAt(t, v.Lab, v.Node, f.Probe)
+	seen := lookAt(t, v.Lab, v.Node, probing(f))
 	files := rebuild.Collect(func(command ...string) ([]byte, error) {
 		out, err := v.Node.Exec(t.Context(), command...)
 		return []byte(out), err
@@ -109,7 +109,7 @@ func rebuilt(t *testing.T, name string, f faults.Fault, files map[string][]byte)
 	for _, what := range r.Left() {
 		t.Log("not carried over: ", what)
 	}
-	return first(t, doctor.Check(lookAt(t, l, l.Nodes()[0], f.Probe)))
+	return first(t, doctor.Check(lookAt(t, l, l.Nodes()[0], probing(f))))
 }
 
 func first(t *testing.T, all []doctor.Finding) string {

@@ -33,7 +33,10 @@ type halt struct{ trace, seen, kernel string }
 // the way may drop it but that one.
 func follow(t *testing.T, f faults.Fault, v *faults.Target, near doctor.Facts, got []doctor.Finding) halt {
 	t.Helper()
-	far := lookAt(t, v.Lab, v.Peer, f.Probe)
+	far := lookAt(t, v.Lab, v.Peer, probing(f))
+	if !f.Probe { // a trace asks no peers
+		near.Probes, far.Probes = nil, nil
+	}
 	near.Node, far.Node = v.Node.Name, v.Peer.Name
 	src, dst := v.Node.Pods()[0], v.Peer.Pods()[0]
 	flow := doctor.Flow{Src: src.Addrs[0], Dst: dst.Addrs[0], From: v.Node.Name, To: v.Peer.Name}

@@ -94,7 +94,8 @@ func TestKubectlTwill(t *testing.T) {
 			t.Errorf("%+v", n)
 		}
 	}
-	p.want(t, 0, []string{"? nothing is wrong that can be seen without a probe"}, "doctor")
+	p.want(t, 0, []string{"? nothing is wrong that can be seen without a probe"}, "doctor", "--no-probe")
+	p.want(t, 0, []string{"✓ nothing is wrong here, and"}, "doctor")
 	p.want(t, 0, []string{"✓ nothing is wrong here, and packets came back"}, "doctor", "--probe")
 	p.want(t, 0, []string{"Service default/kubernetes, port https 443/TCP"}, "doctor", "--probe", "service/default/kubernetes")
 	p.want(t, 0, []string{"Service default/kubernetes", "DNS", "probes came back"}, "test")

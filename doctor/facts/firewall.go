@@ -1,7 +1,6 @@
 package facts
 
 import (
-	"errors"
 	"fmt"
 	"os/exec"
 	"slices"
@@ -12,53 +11,58 @@ import (
 )
 
 // chains reads all firewall rules of this namespace but Twill's, and those of network policies: those of iptables, and
-// nft's other chains. unread names what was not read. A program that is not installed is missed only if the kernel has
-// chains for it.
+// nft's other chains. The kernel says whose chains there are, and only programs that would show some are started. unread
+// names what was not read.
 func chains(withIPv6 bool) (all []rules.Chain, unread []string) {
-	all, missing, unread := saves(withIPv6)
-	saved := len(missing)+len(unread) == 0
-	isOther := func(c rules.Chain) bool { return !isOurs(c) && (!saved || !isIPTables(c)) }
 	there, err := present()
-	if len(missing) > 0 && (err != nil || hasLegacy() || slices.ContainsFunc(there, isIPTables)) {
-		unread = append(unread, missing...)
-	}
-	out, nftErr := exec.Command("nft", "-j", "list", "ruleset").Output()
-	switch {
-	case errors.Is(nftErr, exec.ErrNotFound) && err == nil && !slices.ContainsFunc(there, isOther):
-		return all, unread
-	case nftErr != nil:
-		return all, append(unread, "nft: "+nftErr.Error())
-	}
-	native, err := rules.ParseNFT(out)
 	if err != nil {
-		unread = append(unread, err.Error())
+		unread = append(unread, "the chains of nf_tables: "+err.Error())
 	}
-	for _, c := range native {
-		if isOther(c) {
-			all = append(all, c)
+	saved := true
+	if err != nil || hasLegacy() || slices.ContainsFunc(there, isIPTables) {
+		var failed []string
+		all, failed = saves(withIPv6)
+		saved, unread = len(failed) == 0, append(unread, failed...)
+	}
+	asked := map[[2]string]bool{}
+	isOther := func(c rules.Chain) bool { return !isOurs(c) && (!saved || !isIPTables(c)) }
+	for _, c := range there {
+		if table := [2]string{c.Family, c.Table}; isOther(c) && !asked[table] {
+			asked[table] = true
+			native, err := list(c.Family, c.Table)
+			if err != nil && !slices.Contains(unread, err.Error()) {
+				unread = append(unread, err.Error())
+			}
+			all = append(all, slices.DeleteFunc(native, func(c rules.Chain) bool { return !isOther(c) })...)
 		}
 	}
 	return all, unread
 }
 
-// saves reads the rules of iptables. missing are the programs that are not installed, unread those that failed.
-func saves(withIPv6 bool) (all []rules.Chain, missing, unread []string) {
+// list reads a table with nft.
+func list(family, table string) ([]rules.Chain, error) {
+	out, err := exec.Command("nft", "-j", "list", "table", family, table).Output()
+	if err != nil {
+		return nil, fmt.Errorf("nft: %w", err)
+	}
+	return rules.ParseNFT(out)
+}
+
+// saves reads the rules of iptables. unread are the programs that are not installed, or failed.
+func saves(withIPv6 bool) (all []rules.Chain, unread []string) {
 	tools := []struct{ name, family string }{{"iptables-save", "ip"}, {"ip6tables-save", "ip6"}}
 	if !withIPv6 {
 		tools = tools[:1]
 	}
 	for _, tool := range tools {
 		out, err := exec.Command(tool.name).Output()
-		switch {
-		case errors.Is(err, exec.ErrNotFound):
-			missing = append(missing, fmt.Sprintf("%s: %v", tool.name, err))
-		case err != nil:
+		if err != nil {
 			unread = append(unread, fmt.Sprintf("%s: %v", tool.name, err))
-		default:
-			all = append(all, rules.ParseSave(tool.family, string(out))...)
+			continue
 		}
+		all = append(all, rules.ParseSave(tool.family, string(out))...)
 	}
-	return all, missing, unread
+	return all, unread
 }
 
 // isIPTables reports whether iptables shows a chain of nft's.

@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,14 +11,17 @@ import (
 	"github.com/twill-net/twill/internal/testns"
 )
 
-// TestUnreadRules: a program that is not installed is missed if, and only if, the kernel has chains that it would show.
+// TestUnreadRules: a program that is not installed is missed, and one that is installed is asked, if, and only if, the kernel
+// has chains that it would show.
 func TestUnreadRules(t *testing.T) {
 	testns.Enter(t)
 	all, none, some := os.Getenv("PATH"), t.TempDir(), t.TempDir()
+	log := filepath.Join(none, "log")
 	for _, name := range []string{"nft", "iptables-save"} {
 		path, err := exec.LookPath(name)
 		if err == nil {
-			err = os.Symlink(path, filepath.Join(some, name))
+			script := fmt.Sprintf("#!/bin/sh\necho %s $* >>%s\nexec %s \"$@\"\n", name, log, path)
+			err = os.WriteFile(filepath.Join(some, name), []byte(script), 0o755)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -29,13 +33,13 @@ func TestUnreadRules(t *testing.T) {
 			t.Fatalf("%s: %v: %s", command, err, out)
 		}
 	}
-	for _, test := range []struct{ name, do, undo, unread string }{
-		{"no rules", "", "", ""},
+	for _, test := range []struct{ name, do, undo, unread, asked string }{
+		{"no rules", "", "", "", ""},
 		{"another's table", `nft add table inet site; nft add chain inet site c '{ type filter hook prerouting priority -300; policy drop; }'`,
-			`nft delete table inet site`, "nft: "},
-		{"Twill's own", `nft add table ip flannel-ipv4; nft add chain ip flannel-ipv4 postrtg`, `nft delete table ip flannel-ipv4`, ""},
-		{"iptables", `iptables -t raw -A PREROUTING -j DROP`, `nft flush ruleset`, "iptables-save: "},
-		{"the older iptables", `iptables-legacy -A FORWARD -j DROP`, `iptables-legacy -F`, "iptables-save: "},
+			`nft delete table inet site`, "nft: ", "nft -j list table inet site\n"},
+		{"Twill's own", `nft add table ip flannel-ipv4; nft add chain ip flannel-ipv4 postrtg`, `nft delete table ip flannel-ipv4`, "", ""},
+		{"iptables", `iptables -t raw -A PREROUTING -j DROP`, `nft flush ruleset`, "iptables-save: ", "iptables-save\n"},
+		{"the older iptables", `iptables-legacy -A FORWARD -j DROP`, `iptables-legacy -F`, "iptables-save: ", "iptables-save\n"},
 	} {
 		run(test.do)
 		t.Setenv("PATH", none)
@@ -47,6 +51,11 @@ func TestUnreadRules(t *testing.T) {
 		if _, unread := chains(false); len(unread) > 0 {
 			t.Errorf("%s: the programs are there, got %q unread", test.name, unread)
 		}
+		asked, _ := os.ReadFile(log)
+		if string(asked) != test.asked {
+			t.Errorf("%s: want %q to be asked, got %q", test.name, test.asked, asked)
+		}
+		_ = os.Remove(log)
 		run(test.undo)
 	}
 }

@@ -112,7 +112,7 @@ var arrows = []struct {
 	{"policy/...", []string{"policy", "policy/manifest", "netstate", "internal/kubeclient", "internal/loop", "internal/smallfile"}},
 	{"doctor/drops", nil},
 	{"doctor/rules", []string{"internal/savedrule"}},
-	{"doctor/ruletrace", []string{"doctor/locate", "doctor/rules", "internal/savedrule", "internal/shell"}},
+	{"doctor/ruletrace", []string{"doctor/locate", "doctor/rules", "internal/savedrule", "internal/shell", "netstate/nfnl"}},
 	{"doctor/trust", nil},
 	{"doctor/unusual", []string{"doctor/locate", "netstate/attributes", "netstate/rtnl"}},
 	{"doctor/traffic", []string{"doctor", "doctor/drops", "packet"}},

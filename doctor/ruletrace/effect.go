@@ -1,14 +1,14 @@
 package ruletrace
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/binary"
 	"fmt"
 	"slices"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/netstate/nfnl"
 )
 
 // effect is what a rule can do to a packet, beside its verdict.
@@ -46,14 +46,7 @@ func named(fields ...string) []write { return []write{{named: true, fields: fiel
 // translated are the fields that address translation alters.
 var translated = []string{"saddr", "daddr", "sport", "dport"}
 
-// expression is one expression of a rule, as the kernel returns it.
-type expression struct {
-	name string
-	data []byte
-}
-
-// statements are the expressions that do something to a packet. They are read here and not by google/nftables, which
-// leaves out those that it does not know.
+// statements are the expressions that do something to a packet. google/nftables leaves out those that it does not know.
 var statements = map[string]func(data []byte) effect{
 	"reject":   func([]byte) effect { return effect{verdict: "reject"} },
 	"fwd":      func([]byte) effect { return effect{verdict: "fwd"} },
@@ -66,21 +59,21 @@ var statements = map[string]func(data []byte) effect{
 	"redir":    func([]byte) effect { return effect{writes: named(translated...)} },
 	"payload":  payloadEffect,
 	"meta":     metaEffect,
-	"target":   func(data []byte) effect { return targetEffect(text(attributes(data)[unix.NFTA_TARGET_NAME])) },
+	"target":   func(data []byte) effect { return targetEffect(attributes(data).String(unix.NFTA_TARGET_NAME)) },
 }
 
-func effectOf(exprs []expression) effect {
+func effectOf(exprs []nfnl.Expr) effect {
 	var all effect
 	var loaded []byte // into a register, by the newest expression that did
 	for _, x := range exprs {
-		if x.name == "immediate" {
-			loaded = attributes(attributes(x.data)[unix.NFTA_IMMEDIATE_DATA])[unix.NFTA_DATA_VALUE]
+		if x.Name == "immediate" {
+			loaded = nfnl.DataValue(attributes(x.Data)[unix.NFTA_IMMEDIATE_DATA])
 		}
 		if isRetype(x) && !slices.ContainsFunc(loaded, func(b byte) bool { return b != 0 }) {
 			continue // for this host, as packets are that come through
 		}
-		if f := statements[x.name]; f != nil {
-			e := f(x.data)
+		if f := statements[x.Name]; f != nil {
+			e := f(x.Data)
 			all.writes = append(all.writes, e.writes...)
 			all.unseen = cmp.Or(e.unseen, all.unseen)
 			if e.verdict != "" {
@@ -120,7 +113,7 @@ func metaEffect(data []byte) effect {
 }
 
 // isRetype reports whether an expression sets a packet's type.
-func isRetype(x expression) bool { return x.name == "meta" && metaEffect(x.data).unseen == Retyped }
+func isRetype(x nfnl.Expr) bool { return x.Name == "meta" && metaEffect(x.Data).unseen == Retyped }
 
 // targets are what the targets of x_tables may alter. One that is not listed may alter all.
 var targets = map[string][]string{
@@ -150,14 +143,10 @@ func targetEffect(name string) effect {
 	return effect{writes: named(targets[name]...)}
 }
 
-// attributes returns netlink attributes by their types; those of broken data are missing.
-func attributes(data []byte) map[uint16][]byte {
-	m := map[uint16][]byte{}
-	ad, err := netlink.NewAttributeDecoder(data)
-	for err == nil && ad.Next() {
-		m[ad.Type()] = ad.Bytes()
-	}
-	return m
+// attributes returns those of an expression; if they are broken, none.
+func attributes(data []byte) nfnl.Attributes {
+	attrs, _ := nfnl.ParseAttributes(data)
+	return attrs
 }
 
 // number returns an attribute of four bytes.
@@ -168,30 +157,11 @@ func number(b []byte) uint32 {
 	return binary.BigEndian.Uint32(b)
 }
 
-func text(b []byte) string {
-	s, _, _ := bytes.Cut(b, []byte{0})
-	return string(s)
-}
-
 // parseRule reads the payload of an NFT_MSG_NEWRULE.
 func parseRule(data []byte) (rule, error) {
-	if len(data) < 4 {
-		return rule{}, fmt.Errorf("decode a rule of %d bytes: want at least 4", len(data))
-	}
-	a := attributes(data[4:])
-	var r rule
-	if h := a[unix.NFTA_RULE_HANDLE]; len(h) == 8 {
-		r.handle = binary.BigEndian.Uint64(h)
-	}
-	ad, err := netlink.NewAttributeDecoder(a[unix.NFTA_RULE_EXPRESSIONS])
+	r, err := nfnl.ParseRule(data)
 	if err != nil {
-		return rule{}, fmt.Errorf("decode the rule with handle %d: %w", r.handle, err)
+		return rule{}, fmt.Errorf("decode a rule: %w", err)
 	}
-	var exprs []expression
-	for ad.Next() {
-		x := attributes(ad.Bytes())
-		exprs = append(exprs, expression{text(x[unix.NFTA_EXPR_NAME]), x[unix.NFTA_EXPR_DATA]})
-	}
-	r.effect = effectOf(exprs)
-	return r, nil
+	return rule{r.Handle, effectOf(r.Exprs)}, nil
 }

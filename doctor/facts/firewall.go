@@ -8,6 +8,7 @@ import (
 	"github.com/twill-net/twill/doctor/rules"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/firewall"
+	"github.com/twill-net/twill/netstate/nfnl"
 )
 
 // chains reads all firewall rules of this namespace but Twill's, and those of network policies: those of iptables, and
@@ -41,6 +42,9 @@ func chains(withIPv6 bool) (all []rules.Chain, unread []string) {
 
 // list reads a table with nft.
 func list(family, table string) ([]rules.Chain, error) {
+	if !nfnl.IsWord(table) {
+		return nil, fmt.Errorf("nft: it cannot name the table %q", table)
+	}
 	out, err := exec.Command("nft", "-j", "list", "table", family, table).Output()
 	if err != nil {
 		return nil, fmt.Errorf("nft: %w", err)

@@ -59,3 +59,15 @@ func TestUnreadRules(t *testing.T) {
 		run(test.undo)
 	}
 }
+
+// TestHostileTable: a table whose name would be more than one word of a command is not read, and that is said.
+func TestHostileTable(t *testing.T) {
+	testns.Enter(t)
+	const name = "t; add table ip injected; list table ip t"
+	if _, err := list("ip", name); err == nil || !strings.Contains(err.Error(), name) {
+		t.Errorf("got %v, want an error that names the table", err)
+	}
+	if out, err := exec.Command("nft", "list", "tables").CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("nft made tables of the name: %s, %v", out, err)
+	}
+}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/twill-net/twill/doctor/locate"
 	"github.com/twill-net/twill/internal/shell"
+	"github.com/twill-net/twill/netstate/nfnl"
 )
 
 // book gives rules the texts and commands of their tools. It must be used in their namespace.
@@ -56,7 +57,9 @@ func (b *book) object(m *met) locate.Object {
 	if m.kind == unix.NFT_TRACETYPE_POLICY {
 		o.Text = m.String() + ": " + m.name()
 		o.Usual = "policy accept"
-		o.Fix = fmt.Sprintf("nft chain %s '{ policy accept; }'", m.quoted())
+		if m.isNamed() {
+			o.Fix = fmt.Sprintf("nft chain %s '{ policy accept; }'", m.quoted())
+		}
 		return o
 	}
 	text := b.nftRules(m.place)[m.handle]
@@ -64,9 +67,14 @@ func (b *book) object(m *met) locate.Object {
 		text = m.name()
 	}
 	o.Text = fmt.Sprintf("%s handle %d: %s", m.place, m.handle, text)
-	o.Fix = fmt.Sprintf("nft delete rule %s handle %d", m.quoted(), m.handle)
+	if m.isNamed() {
+		o.Fix = fmt.Sprintf("nft delete rule %s handle %d", m.quoted(), m.handle)
+	}
 	return o
 }
+
+// isNamed reports whether a command for nft can name the chain.
+func (p place) isNamed() bool { return nfnl.IsWord(p.table) && nfnl.IsWord(p.chain) }
 
 // quoted is the chain with names that a shell takes literally.
 func (p place) quoted() string {
@@ -78,8 +86,11 @@ func (b *book) nftRules(p place) map[uint64]string {
 	if rules, ok := b.listed[p]; ok {
 		return rules
 	}
-	out, _ := exec.Command("nft", "-s", "-a", "list", "chain", familyName(p.family), p.table, p.chain).Output()
-	b.listed[p] = parseList(string(out))
+	b.listed[p] = nil
+	if p.isNamed() {
+		out, _ := exec.Command("nft", "-s", "-a", "list", "chain", familyName(p.family), p.table, p.chain).Output()
+		b.listed[p] = parseList(string(out))
+	}
 	return b.listed[p]
 }
 

@@ -2,11 +2,15 @@ package ruletrace
 
 import (
 	"maps"
+	"os/exec"
 	"reflect"
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/twill-net/twill/internal/savedrule"
+	"github.com/twill-net/twill/internal/testns"
 )
 
 func TestParseList(t *testing.T) {
@@ -78,4 +82,23 @@ func TestAct(t *testing.T) {
 // savedRule is a rule without quotation marks.
 func savedRule(text string, packets uint64) savedrule.Rule {
 	return savedrule.Rule{Text: text, Words: strings.Fields(text), Packets: packets}
+}
+
+// TestHostileNames: a name that others chose is no command, for nft nor for who copies what is printed.
+func TestHostileNames(t *testing.T) {
+	testns.Enter(t)
+	for name, p := range map[string]place{
+		"a table": {unix.AF_INET, "t; add table ip injected; list table ip t", "c"},
+		"a chain": {unix.AF_INET, "t", "c; add table ip injected"},
+		"a line":  {unix.AF_INET, "t", "c\nadd table ip injected"},
+	} {
+		b := newBook(ruleset{})
+		o := b.object(&met{event: event{place: p, handle: 3, kind: unix.NFT_TRACETYPE_RULE}})
+		if o.Fix != "" || b.object(&met{event: event{place: p, kind: unix.NFT_TRACETYPE_POLICY}}).Fix != "" {
+			t.Errorf("%s: the command is %q, want none", name, o.Fix)
+		}
+	}
+	if out, err := exec.Command("nft", "list", "tables").CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("nft made tables of names: %s, %v", out, err)
+	}
 }

@@ -87,6 +87,9 @@ var arrows = []struct {
 	{"internal/droplog", []string{"internal/loop"}},
 	{"internal/filewatch", []string{"internal/loop"}},
 	{"internal/savedrule", []string{"internal/shell"}},
+	{"internal/controlplane", []string{"netstate"}},
+	{"internal/controlplane/controlplanetest", []string{"internal/controlplane"}},
+	{"internal/host", []string{"internal/echo", "netstate"}},
 	{"internal/...", nil},
 	{"agent", []string{"subnet", "backend", "backend/transition", "netstate", "internal/causes", "internal/certs", "internal/jsonobject",
 		"internal/loop", "internal/smallfile", "internal/steps", "agent/keptfile", "agent/masquerade", "agent/checksum"}},
@@ -130,6 +133,16 @@ var arrows = []struct {
 	{"cmd/twill", []string{"plugin"}},
 }
 
+// node are what runs on a node, and how it gets there. Neither they nor their tests import what explains a
+// node, plays it or breaks it.
+var (
+	node  = []string{"agent/...", "backend/...", "cloud/...", "cmd/twill", "cmd/twilld", "deploy", "internal/...", "netstate/...", "packet", "plugin/...", "policy/...", "subnet/..."}
+	above = []string{"cmd/twillctl", "doctor/...", "lab/...", "target", "test/...", "ui"}
+)
+
+// machines play a machine or a control plane for labs and tests: they are on no node.
+var machines = []string{"internal/controlplane/...", "internal/host"}
+
 // forTests are for the packages that only tests import.
 var forTests = []string{"internal/testall", "internal/testwait"}
 
@@ -137,6 +150,7 @@ var forTests = []string{"internal/testall", "internal/testwait"}
 func TestArchitecture(t *testing.T) {
 	own, standard := packages(t)
 	t.Run("Arrows", func(t *testing.T) { checkArrows(t, own) })
+	t.Run("Node", func(t *testing.T) { checkNode(t, own) })
 	t.Run("StandardOnly", func(t *testing.T) { checkStandardOnly(t, own, standard) })
 	t.Run("HeavyDependencies", func(t *testing.T) { checkHeavy(t, own) })
 	t.Run("Owners", func(t *testing.T) { checkOwners(t, own) })
@@ -166,6 +180,19 @@ func checkArrows(t *testing.T, own []pkg) {
 	for _, must := range []string{"subnet", "netstate", "netstate/...", "backend/...", "agent", "plugin", "target", "cmd/twill", "cmd/twillctl"} {
 		if !seen[must] {
 			t.Errorf("there is no package %s: this test proves nothing about it", must)
+		}
+	}
+}
+
+func checkNode(t *testing.T, own []pkg) {
+	for _, p := range own {
+		if !within(p.ImportPath, node) {
+			continue
+		}
+		for _, i := range slices.Concat(p.Imports, p.TestImports, p.XTestImports) {
+			if to, ours := strings.CutPrefix(i, module); ours && within(to, above) {
+				t.Errorf("%s imports %s: what runs on a node, and its tests, do without %v", p.ImportPath, to, above)
+			}
 		}
 	}
 }
@@ -212,7 +239,7 @@ func checkHeavy(t *testing.T, own []pkg) {
 	}
 }
 
-// owners are the only importers of a library, beside lab and test, which play the machine; tests are those
+// owners are the only importers of a library, beside lab, test and machines, which play the machine; tests are those
 // that use it in tests only.
 var owners = []struct {
 	library       string
@@ -236,7 +263,7 @@ var owners = []struct {
 
 func checkOwners(t *testing.T, own []pkg) {
 	for _, p := range own {
-		if within(p.ImportPath, []string{"lab/...", "test/...", "tools/..."}) {
+		if within(p.ImportPath, slices.Concat(machines, []string{"lab/...", "test/...", "tools/..."})) {
 			continue
 		}
 		for _, o := range owners {

@@ -17,8 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/twill-net/twill/backend/registry"
+	"github.com/twill-net/twill/internal/controlplane/controlplanetest"
 	"github.com/twill-net/twill/internal/testall"
-	"github.com/twill-net/twill/lab/controlplane/controlplanetest"
 	"github.com/twill-net/twill/subnet"
 )
 

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/twill-net/twill/lab/controlplane/controlplanetest"
+	"github.com/twill-net/twill/internal/controlplane/controlplanetest"
 	"github.com/twill-net/twill/subnet"
 )
 

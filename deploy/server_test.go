@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	"github.com/twill-net/twill/backend/registry"
-	"github.com/twill-net/twill/lab/controlplane"
-	"github.com/twill-net/twill/lab/controlplane/controlplanetest"
+	"github.com/twill-net/twill/internal/controlplane"
+	"github.com/twill-net/twill/internal/controlplane/controlplanetest"
 	"github.com/twill-net/twill/subnet"
 )
 

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/twill-net/twill/lab/host"
+	"github.com/twill-net/twill/internal/host"
 )
 
 const (

@@ -8,7 +8,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/twill-net/twill/lab/host"
+	"github.com/twill-net/twill/internal/host"
 )
 
 // Removed is what there was of a lab that was removed.

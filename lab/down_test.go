@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/twill-net/twill/lab/host"
+	"github.com/twill-net/twill/internal/host"
 )
 
 // TestDownTorn: whatever state.json is, the lab's namespaces and files go, also those of nodes with names of their own,

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/twill-net/twill/lab/controlplane"
+	"github.com/twill-net/twill/internal/controlplane"
 	"github.com/twill-net/twill/netstate"
 )
 

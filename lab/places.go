@@ -3,7 +3,7 @@ package lab
 import (
 	"strings"
 
-	"github.com/twill-net/twill/lab/host"
+	"github.com/twill-net/twill/internal/host"
 )
 
 // Place is a host of the lab with the name that people give it.

@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/twill-net/twill/lab/controlplane"
-	"github.com/twill-net/twill/lab/host"
+	"github.com/twill-net/twill/internal/controlplane"
+	"github.com/twill-net/twill/internal/host"
 )
 
 const (

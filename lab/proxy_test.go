@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/twill-net/twill/lab/controlplane"
+	"github.com/twill-net/twill/internal/controlplane"
 )
 
 // TestCheckProxy: a lab with kube-proxies says at once that the program is not built, and how it is; others do not ask.

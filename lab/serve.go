@@ -9,7 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/twill-net/twill/lab/controlplane"
+	"github.com/twill-net/twill/internal/controlplane"
 	"github.com/twill-net/twill/lab/fabric"
 )
 

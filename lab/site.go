@@ -14,7 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/twill-net/twill/lab/host"
+	"github.com/twill-net/twill/internal/host"
 )
 
 // Site says how a node is plugged in, and what its agent is told about it. The zero value is one interface, eth1,

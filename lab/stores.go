@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/internal/atomicfile"
-	"github.com/twill-net/twill/lab/host"
+	"github.com/twill-net/twill/internal/host"
 	"github.com/twill-net/twill/subnet"
 	"github.com/twill-net/twill/subnet/file"
 )

@@ -14,7 +14,7 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
 
-	"github.com/twill-net/twill/lab/host"
+	"github.com/twill-net/twill/internal/host"
 	"github.com/twill-net/twill/plugin/ipam"
 	"github.com/twill-net/twill/plugin/wire"
 )

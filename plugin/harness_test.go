@@ -23,7 +23,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/plugins/pkg/ns"
 
-	"github.com/twill-net/twill/lab/host"
+	"github.com/twill-net/twill/internal/host"
 )
 
 // binaries is where TestMain puts twill and the upstream plugins that tests use.

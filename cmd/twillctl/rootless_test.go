@@ -14,11 +14,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/twill-net/twill/internal/host"
 	"github.com/twill-net/twill/internal/testall"
 	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/examples"
-	"github.com/twill-net/twill/lab/host"
 )
 
 // nobody is the user without any rights.

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/twill-net/twill/internal/host"
 	"github.com/twill-net/twill/internal/testwait"
-	"github.com/twill-net/twill/lab/host"
 )
 
 var a, b = netip.MustParseAddr("10.99.0.1"), netip.MustParseAddr("10.99.0.2")

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/host"
 	"github.com/twill-net/twill/internal/testwait"
-	"github.com/twill-net/twill/lab/host"
 )
 
 // The namespaces: b is reached through node, which routes; a and c are ports of its bridge.

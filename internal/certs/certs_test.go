@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twill-net/twill/lab/controlplane/controlplanetest"
+	"github.com/twill-net/twill/internal/controlplane/controlplanetest"
 )
 
 // TestEnds: of a chain the first certificate counts, of authorities the last to end; what is none is an error.

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/agent/checksum"
+	"github.com/twill-net/twill/internal/host"
 	"github.com/twill-net/twill/lab"
-	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/labtest"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/kernel"

@@ -5,7 +5,7 @@ import (
 	"maps"
 	"net/netip"
 
-	"github.com/twill-net/twill/lab/host"
+	"github.com/twill-net/twill/internal/host"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/filter"
 	"github.com/twill-net/twill/netstate/firewall"

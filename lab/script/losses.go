@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/twill-net/twill/lab/host"
+	"github.com/twill-net/twill/internal/host"
 )
 
 // stream is a ping that goes on while the script does, with named moments.

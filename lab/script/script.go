@@ -24,8 +24,8 @@ import (
 	"golang.org/x/tools/txtar"
 	"rsc.io/script"
 
+	"github.com/twill-net/twill/internal/host"
 	"github.com/twill-net/twill/lab"
-	"github.com/twill-net/twill/lab/host"
 )
 
 // Runner says where and with what scripts run.

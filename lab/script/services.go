@@ -13,8 +13,8 @@ import (
 	"sync"
 
 	"github.com/twill-net/twill/doctor/service"
+	"github.com/twill-net/twill/internal/host"
 	"github.com/twill-net/twill/lab"
-	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/walk"
 )
 

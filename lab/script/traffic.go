@@ -12,8 +12,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/twill-net/twill/internal/host"
 	"github.com/twill-net/twill/lab"
-	"github.com/twill-net/twill/lab/host"
 )
 
 // traffic is what goes on between all pods while a script changes their cluster.

@@ -9,8 +9,8 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/twill-net/twill/internal/host"
 	"github.com/twill-net/twill/lab"
-	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/packet"
 )

@@ -9,8 +9,8 @@ import (
 
 	"github.com/twill-net/twill/doctor"
 	"github.com/twill-net/twill/doctor/traffic"
+	"github.com/twill-net/twill/internal/host"
 	"github.com/twill-net/twill/lab"
-	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/netstate"
 )
 

@@ -9,8 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/twill-net/twill/internal/controlplane"
 	"github.com/twill-net/twill/internal/kubeclient"
-	"github.com/twill-net/twill/lab/controlplane"
 	"github.com/twill-net/twill/policy"
 )
 

@@ -10,7 +10,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/twill-net/twill/lab/controlplane"
+	"github.com/twill-net/twill/internal/controlplane"
 	"github.com/twill-net/twill/policy"
 	"github.com/twill-net/twill/policy/manifest"
 )

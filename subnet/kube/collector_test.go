@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/controlplane"
 	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/internal/testwait"
-	"github.com/twill-net/twill/lab/controlplane"
 	"github.com/twill-net/twill/subnet"
 )
 

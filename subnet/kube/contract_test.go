@@ -3,7 +3,7 @@ package kube
 import (
 	"testing"
 
-	"github.com/twill-net/twill/lab/controlplane"
+	"github.com/twill-net/twill/internal/controlplane"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 	"github.com/twill-net/twill/subnet/storetest"

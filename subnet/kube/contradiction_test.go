@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/controlplane"
 	"github.com/twill-net/twill/internal/testwait"
-	"github.com/twill-net/twill/lab/controlplane"
 )
 
 // TestContradiction puts etcd back to a backup while the API server runs, which Kubernetes forbids: it lists what it has in

@@ -13,8 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/twill-net/twill/internal/controlplane"
 	"github.com/twill-net/twill/internal/testwait"
-	"github.com/twill-net/twill/lab/controlplane"
 	"github.com/twill-net/twill/subnet"
 )
 

@@ -17,11 +17,11 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/twill-net/twill/internal/controlplane"
+	"github.com/twill-net/twill/internal/controlplane/controlplanetest"
 	"github.com/twill-net/twill/internal/kubeclient"
 	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/internal/testwait"
-	"github.com/twill-net/twill/lab/controlplane"
-	"github.com/twill-net/twill/lab/controlplane/controlplanetest"
 	"github.com/twill-net/twill/subnet"
 )
 

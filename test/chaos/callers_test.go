@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/twill-net/twill/internal/host"
 	"github.com/twill-net/twill/internal/testwait"
-	"github.com/twill-net/twill/lab/host"
 )
 
 // TestManyCallers has a pod open ten thousand connections to the agent's health port, and the node itself another thousand,

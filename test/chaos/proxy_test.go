@@ -15,8 +15,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/twill-net/twill/internal/controlplane"
 	"github.com/twill-net/twill/lab"
-	"github.com/twill-net/twill/lab/controlplane"
 )
 
 // agentUser is the lab's user for agents.

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/twill-net/twill/lab/controlplane"
+	"github.com/twill-net/twill/internal/controlplane"
 )
 
 // containerdConfig needs no CAP_SYS_RESOURCE (restrict_oom_score_adj) and no registry (pinned sandbox).

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/twill-net/twill/lab/controlplane"
+	"github.com/twill-net/twill/internal/controlplane"
 )
 
 // RunControlPlane runs etcd, kube-apiserver, kube-controller-manager and kube-scheduler in the network of the calling

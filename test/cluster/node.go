@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/twill-net/twill/lab/controlplane"
-	"github.com/twill-net/twill/lab/host"
+	"github.com/twill-net/twill/internal/controlplane"
+	"github.com/twill-net/twill/internal/host"
 )
 
 // nodeSpec is all that a node's first process needs to know; it stands in the node's directory.

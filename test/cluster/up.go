@@ -14,8 +14,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/twill-net/twill/lab/controlplane"
-	"github.com/twill-net/twill/lab/host"
+	"github.com/twill-net/twill/internal/controlplane"
+	"github.com/twill-net/twill/internal/host"
 )
 
 // state is what a later program needs to use a cluster and to remove it; it stands in cluster.json.

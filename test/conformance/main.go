@@ -18,7 +18,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/twill-net/twill/lab/controlplane"
+	"github.com/twill-net/twill/internal/controlplane"
 	"github.com/twill-net/twill/test/cluster"
 )
 

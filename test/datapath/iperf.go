@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/twill-net/twill/internal/host"
 	"github.com/twill-net/twill/lab"
-	"github.com/twill-net/twill/lab/host"
 )
 
 // iperfPort is iperf3's own; each namespace has its ports for itself.

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/host"
 	"github.com/twill-net/twill/lab"
-	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/labtest"
 )
 

@@ -12,9 +12,9 @@ import (
 
 	"github.com/twill-net/twill/cloud"
 	"github.com/twill-net/twill/cloud/fake"
+	"github.com/twill-net/twill/internal/host"
 	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
-	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/labtest"
 )
 

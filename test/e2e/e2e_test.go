@@ -10,9 +10,9 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/twill-net/twill/internal/host"
 	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
-	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/labtest"
 	"github.com/twill-net/twill/netstate"
 )

@@ -17,9 +17,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 
+	"github.com/twill-net/twill/internal/controlplane"
+	"github.com/twill-net/twill/internal/host"
 	"github.com/twill-net/twill/internal/testwait"
-	"github.com/twill-net/twill/lab/controlplane"
-	"github.com/twill-net/twill/lab/host"
 )
 
 // flagCases are command lines as installers and guides render them, and what flannel does with them in the

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/twill-net/twill/internal/host"
 	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
-	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/labtest"
 )
 

@@ -27,9 +27,9 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/internal/controlplane"
 	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
-	"github.com/twill-net/twill/lab/controlplane"
 	"github.com/twill-net/twill/lab/labtest"
 )
 

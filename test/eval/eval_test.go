@@ -14,10 +14,10 @@ import (
 
 	"github.com/twill-net/twill/doctor"
 	"github.com/twill-net/twill/doctor/facts"
+	"github.com/twill-net/twill/internal/host"
 	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/faults"
-	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/labtest"
 )
 

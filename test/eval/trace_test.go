@@ -11,9 +11,9 @@ import (
 
 	"github.com/twill-net/twill/cloud"
 	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/internal/host"
 	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab/faults"
-	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/walk"
 	"github.com/twill-net/twill/netstate"
 )

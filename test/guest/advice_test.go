@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/twill-net/twill/internal/host"
 	"github.com/twill-net/twill/lab"
-	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/labtest"
 	"github.com/twill-net/twill/test/advice"
 )

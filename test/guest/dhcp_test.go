@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/twill-net/twill/internal/host"
 	"github.com/twill-net/twill/internal/testwait"
-	"github.com/twill-net/twill/lab/host"
 )
 
 // leaseTime is for how many seconds a server gives an address. Its client renews it when it is told to: by itself, udhcpc

@@ -13,8 +13,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/twill-net/twill/internal/controlplane"
 	"github.com/twill-net/twill/lab"
-	"github.com/twill-net/twill/lab/controlplane"
 )
 
 type object = map[string]any

@@ -13,7 +13,7 @@ import (
 	coordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/twill-net/twill/lab/controlplane"
+	"github.com/twill-net/twill/internal/controlplane"
 )
 
 // space is the namespace of the agents' Lease objects.

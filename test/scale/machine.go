@@ -10,7 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/twill-net/twill/lab/host"
+	"github.com/twill-net/twill/internal/host"
 )
 
 // Machine is a network namespace with one interface to the underlay, u0, in which the agent of node 0 runs. It reaches

@@ -14,9 +14,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/twill-net/twill/internal/host"
 	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
-	"github.com/twill-net/twill/lab/host"
 )
 
 // patience is how long everything may take to be right again after a step.

@@ -18,9 +18,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/controlplane"
 	"github.com/twill-net/twill/internal/kubeclient"
 	"github.com/twill-net/twill/internal/testwait"
-	"github.com/twill-net/twill/lab/controlplane"
 	"github.com/twill-net/twill/test/cluster"
 )
 

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/host"
 	"github.com/twill-net/twill/internal/testwait"
-	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/test/cluster"
 )
 

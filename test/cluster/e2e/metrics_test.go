@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twill-net/twill/lab/host"
+	"github.com/twill-net/twill/internal/host"
 	"github.com/twill-net/twill/test/cluster"
 )
 

@@ -14,7 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/twill-net/twill/lab/host"
+	"github.com/twill-net/twill/internal/host"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/filter"
 	"github.com/twill-net/twill/policy"

@@ -13,8 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/twill-net/twill/internal/host"
 	"github.com/twill-net/twill/internal/testwait"
-	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/netstate/filter"
 	"github.com/twill-net/twill/policy"
 	"github.com/twill-net/twill/policy/enforce"

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/host"
 	"github.com/twill-net/twill/internal/testwait"
-	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/filter"
 	"github.com/twill-net/twill/policy"

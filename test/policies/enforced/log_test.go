@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/internal/host"
 	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
-	"github.com/twill-net/twill/lab/host"
 	"github.com/twill-net/twill/lab/labtest"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/nflog"

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/twill-net/twill/lab/host"
+	"github.com/twill-net/twill/internal/host"
 )
 
 // inFreshRun runs the calling test again in a mount namespace of its own, where /run is empty and of the given

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/twill-net/twill/lab/controlplane"
-	"github.com/twill-net/twill/lab/controlplane/controlplanetest"
+	"github.com/twill-net/twill/internal/controlplane"
+	"github.com/twill-net/twill/internal/controlplane/controlplanetest"
 )
 
 func TestFindBinary(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/twill-net/twill/internal/controlplane"
 	"github.com/twill-net/twill/internal/testwait"
-	"github.com/twill-net/twill/lab/controlplane"
 )
 
 func TestEtcdServesRealClients(t *testing.T) {

@@ -6,8 +6,8 @@ import (
 	"os"
 	"testing"
 
+	"github.com/twill-net/twill/internal/controlplane"
 	"github.com/twill-net/twill/internal/testall"
-	"github.com/twill-net/twill/lab/controlplane"
 )
 
 // Start starts etcd and kube-apiserver; both end with the test. Directory and etcd endpoints are filled in unless

@@ -23,7 +23,7 @@ CONFORMANCE_cyclonus           := agnhost-small
 MUTATE  ?= -n 10
 MUTATED ?= ./backend=./backend,./backend/vxlan,./backend/hostgw,./backend/ipip,./backend/udp ./backend/hostgw ./backend/vxlan ./backend/ipip \
 	./backend/alloc ./backend/udp ./backend/wireguard ./backend/extension ./netstate=./netstate,./netstate/fake ./netstate/firewall \
-	./netstate/kernel ./subnet ./subnet/kube ./subnet/etcd ./plugin ./plugin/ipam=./plugin/ipam,./plugin ./plugin/wire=./plugin ./plugin/delegate=./plugin ./agent=./agent,./cmd/twilld ./agent/pods ./agent/install
+	./netstate/kernel ./subnet ./subnet/kube ./subnet/etcd ./plugin ./plugin/ipam=./plugin/ipam,./plugin ./plugin/wire=./plugin ./plugin/delegate=./plugin ./agent=./agent,./agent/daemon ./agent/pods ./agent/install
 # The release before; until there is one, a commit.
 TWILL_PREVIOUS ?= $(shell git describe --tags --abbrev=0 2>/dev/null || echo 80cbeba)
 # How often two nodes of wireguard start together in the microvm, where each start takes seconds.
@@ -153,7 +153,7 @@ bin/testreport: $(wildcard tools/testreport/*.go)
 
 reference: ## Write bin/reference, the pages that are made from the code: flags, commands, metrics, attributes
 	rm -rf bin/reference && mkdir -p bin/reference
-	TWILL_REFERENCE=$(CURDIR)/bin/reference go test -count=1 ./cmd/twilld ./cmd/twillctl ./netstate/attributes -run '^Test.*Reference$$'
+	TWILL_REFERENCE=$(CURDIR)/bin/reference go test -count=1 ./agent/daemon ./cmd/twillctl ./netstate/attributes -run '^Test.*Reference$$'
 
 docs: reference ## Make a site of Documentation/ and bin/reference in bin/docs, and check its links, its Markdown and its words
 	cd tools/docs && GOWORK=off go test -count=1 ./... && GOWORK=off go run . ../.. ../../bin/docs

@@ -94,6 +94,9 @@ var arrows = []struct {
 	{"agent", []string{"subnet", "backend", "backend/transition", "netstate", "internal/causes", "internal/certs", "internal/jsonobject",
 		"internal/loop", "internal/smallfile", "internal/steps", "agent/keptfile", "agent/masquerade", "agent/checksum"}},
 	{"agent/checksum", nil},
+	// It takes the clouds from its caller.
+	{"agent/daemon", []string{"agent/...", "backend/...", "cloud", "netstate/...", "policy/...", "subnet/...", "internal/droplog", "internal/plain",
+		"internal/jsonobject", "internal/kubeclient", "internal/smallfile", "internal/steps"}},
 	{"agent/masquerade", []string{"internal/causes", "internal/filewatch", "internal/jsonobject", "internal/smallfile"}},
 	{"agent/keptfile", []string{"internal/atomicfile", "internal/causes", "internal/filewatch", "internal/loop", "internal/smallfile"}},
 	{"doctor", []string{"Documentation", "subnet", "backend", "netstate", "policy", "doctor/isolation", "doctor/rules", "doctor/locate",
@@ -131,6 +134,7 @@ var arrows = []struct {
 	{"cmd/twillctl", []string{"backend/registry", "doctor", "doctor/service", "internal/plain", "lab/...", "netstate", "netstate/kernel", "policy",
 		"policy/manifest", "subnet", "subnet/kube", "target", "ui"}},
 	{"cmd/twill", []string{"plugin"}},
+	{"cmd/twilld", []string{"agent/daemon", "cloud/..."}},
 }
 
 // node are what runs on a node, and how it gets there. Neither they nor their tests import what explains a
@@ -219,7 +223,7 @@ var heavy = []struct {
 	{[]string{"plugin/...", "cmd/twill"}, []string{"golang.zx2c4.com/...", "k8s.io/...", "sigs.k8s.io/...", "go.etcd.io/...", "github.com/google/nftables/...",
 		"github.com/coreos/go-iptables/...", "github.com/prometheus/...", "google.golang.org/..."},
 		"the CNI binary is started for every pod and has to be small"},
-	{[]string{"internal/kubeclient", "policy/...", "subnet/kube", "cmd/twilld"}, []string{"k8s.io/api/...", "k8s.io/client-go/kubernetes/..."},
+	{[]string{"internal/kubeclient", "policy/...", "subnet/kube", "agent/daemon", "cmd/twilld"}, []string{"k8s.io/api/...", "k8s.io/client-go/kubernetes/..."},
 		"their types and clients are most of a Kubernetes program's size, and the agent runs on every node"},
 	{[]string{"backend/...", "agent", "doctor"}, []string{"github.com/vishvananda/...", "github.com/mdlayher/..."},
 		"it has to run on any machine, without a kernel"},
@@ -245,7 +249,7 @@ var owners = []struct {
 	library       string
 	owners, tests []string
 }{
-	{"k8s.io/...", []string{"internal/kubeclient", "subnet/kube/...", "policy/..."}, []string{"deploy", "plugin", "cmd/twilld"}},                                                                                                                             // read manifests
+	{"k8s.io/...", []string{"internal/kubeclient", "subnet/kube/...", "policy/..."}, []string{"deploy", "plugin", "agent/daemon"}},                                                                                                                           // read manifests
 	{"go.etcd.io/...", []string{"subnet/etcd/..."}, []string{"policy/kube", "subnet/kube"}},                                                                                                                                                                  // alters records under the API server
 	{"github.com/vishvananda/...", []string{"netstate/conntrack", "netstate/wireguard", "netstate/kernel", "netstate/rtnl", "netstate/fastpath", "netstate/xfrm", "plugin/...", "doctor/unusual", "doctor/follow", "doctor/connect"}, []string{"agent/..."}}, // makes pods
 	{"github.com/mdlayher/...", []string{"netstate/kernel", "netstate/firewall/...", "netstate/filter", "netstate/nflog", "netstate/nfnl", "netstate/wireguard", "doctor/ruletrace"}, nil},

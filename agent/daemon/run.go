@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"context"
@@ -59,7 +59,7 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 		return errors.Join(ignoreDone(signalled, err), group.Wait())
 	}
 	defer p.close()
-	log.Info("twilld starts", "node", p.config.Node, "backend", p.config.Network.Backend, "version", version)
+	log.Info("twilld starts", "node", p.config.Node, "backend", p.config.Network.Backend, "version", o.program.version)
 	if err := servePolicies(ctx, group, o, p); err != nil {
 		p.store.sayEnd(err)
 		cancel()
@@ -154,7 +154,7 @@ func cleanup(ctx context.Context, o *options, stdout io.Writer) error {
 	fmt.Fprint(stdout, plan)
 	policies, policyErr := deletePolicies(ctx)
 	fmt.Fprint(stdout, policies)
-	lines, cloudErr := cloudroute.Cleanup(ctx, filepath.Dir(o.subnetFile), clouds)
+	lines, cloudErr := cloudroute.Cleanup(ctx, filepath.Dir(o.subnetFile), o.program.clouds)
 	for _, line := range lines {
 		fmt.Fprintln(stdout, line)
 	}

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"context"
@@ -114,7 +114,7 @@ func assemble(ctx context.Context, o *options, log *slog.Logger, settings agent.
 				WireGuard: extras.wireguard, Firewall: rules, Shortcuts: shortcuts,
 				Base: backend.BaseConfig{Bridge: o.bridge, Blackhole: o.blackhole, Filter: o.policy.settings().On()}},
 			Store: store.Store, Kernel: agent.Join(k, chains), Machine: k, Settings: settings,
-			Log: log, Live: pods.Live(settings.Reservations, o.bridge), Metrics: agentMetrics(registry),
+			Log: log, Live: pods.Live(settings.Reservations, o.bridge), Metrics: agentMetrics(registry, o.program.version),
 			Masquerade: masq, ProbeChecksum: checksum.Probe, FastPath: fast, Refused: b.refused,
 		},
 		metrics: registry,
@@ -156,7 +156,7 @@ func chooseBackend(network subnet.Config, o *options, log *slog.Logger) (chosen,
 	if unread == nil {
 		network.Kept = keptBackends(saved)
 	}
-	b, err := newBackend(network, o.clusters, log)
+	b, err := newBackend(network, o, log)
 	if err != nil {
 		return chosen{}, err
 	}
@@ -173,7 +173,7 @@ func chooseBackend(network subnet.Config, o *options, log *slog.Logger) (chosen,
 	}
 	refused = fmt.Errorf("the backend %s cannot work on this node, which stays with %s: %w; "+
 		"restart twilld when that is mended, or bring back the network config of before", network.Backend, earlier.Backend, refused)
-	b, err = newBackend(earlier, o.clusters, log)
+	b, err = newBackend(earlier, o, log)
 	return chosen{b, earlier, refused}, err
 }
 
@@ -223,13 +223,13 @@ func keptBackends(saved agent.Saved) []json.RawMessage {
 }
 
 // newBackend makes the backend of the network config, and logs the config's warnings.
-func newBackend(network subnet.Config, clusters []netip.Prefix, log *slog.Logger) (backend.Backend, error) {
-	b, warnings, err := registry.NewKept(network, clusters...)
+func newBackend(network subnet.Config, o *options, log *slog.Logger) (backend.Backend, error) {
+	b, warnings, err := registry.NewKept(network, o.clusters...)
 	if err != nil {
 		return nil, err
 	}
 	if c, ok := b.(*cloudroute.Backend); ok {
-		c.Provide(clouds)
+		c.Provide(o.program.clouds)
 	}
 	for _, w := range append(network.Warnings, warnings...) {
 		log.Warn("network config", "reason", w)
@@ -287,7 +287,7 @@ func openExtras(b backend.Backend) (e extras, err error) {
 }
 
 // agentMetrics registers the agent's metrics, and its version.
-func agentMetrics(registry prometheus.Registerer) *agent.Metrics {
+func agentMetrics(registry prometheus.Registerer, version string) *agent.Metrics {
 	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "twill_build_info", Help: "1; the version is a label.",
 		ConstLabels: prometheus.Labels{"version": version},

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"encoding/json"
@@ -90,7 +90,8 @@ func TestNoBPFFileSystem(t *testing.T) {
 func TestLoadFastPath(t *testing.T) {
 	dir := t.TempDir()
 	var log strings.Builder
-	if err := run(t.Context(), []string{"--load-fast-path", "--bpffs=" + dir}, nil, &log); err != nil {
+	var p program
+	if err := p.run(t.Context(), []string{"--load-fast-path", "--bpffs=" + dir}, nil, &log); err != nil {
 		t.Error(err)
 	}
 	want := `level=WARN msg="the fast path's programs are not loaded" reason="no BPF file system is mounted at ` + dir

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"fmt"
@@ -81,7 +81,7 @@ func kindOf(c prometheus.Collector, name string) string {
 func agentsMetrics(t *testing.T) []metric {
 	t.Helper()
 	r := &recorder{Registry: prometheus.NewRegistry(), t: t}
-	agentMetrics(r)
+	agentMetrics(r, "devel")
 	enforce.NewMetrics(r)
 	pods.NewMetrics(r)
 	r.MustRegister(enforce.New(enforce.Config{}).Collector(), fastPathCounts{})

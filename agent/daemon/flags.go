@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"cmp"
@@ -59,6 +59,7 @@ type options struct {
 	logFormat                string // Twill
 
 	ignored []string // flags that were given but have no meaning here
+	program program
 }
 
 // list is a flag that can be repeated. A comma is part of the value.

@@ -26,7 +26,8 @@ ARG TARGETARCH=amd64
 ENV CGO_ENABLED=0 GOWORK=off GOARCH=${TARGETARCH}
 WORKDIR /src
 COPY go.mod go.sum ./
-RUN go mod download
+COPY clouds/go.mod clouds/go.sum clouds/
+RUN go mod download && cd clouds && go mod download
 COPY . .
 RUN make build VERSION=${VERSION}
 # In their own module: ours does not list what only they import.

@@ -2,9 +2,11 @@
 export CGO_ENABLED = 0
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS  = -s -w -X main.version=$(VERSION)
-BINARIES = twilld twill twillctl
 # grpcnotrace: gRPC's tracing pages drag in html/template, with which the linker must keep every method of every type.
 TAGS     = grpcnotrace
+COMPILE  = go build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)'
+# The module whose twilld it is: with the clouds' APIs, or "." without them.
+AGENT   ?= clouds
 LINT     = bin/golangci-lint
 LINTVER  = v2.15.0
 LAB     ?= --nodes 3 --pods 2
@@ -38,8 +40,9 @@ help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build the static binaries bin/twilld, bin/twill and bin/twillctl
-	@echo 'build $(BINARIES)'
-	@GOWORK=off tools/compile bin/ '$(BINARIES:%=./cmd/%)' go build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)'
+	@echo 'build twilld twill twillctl'
+	@cd $(AGENT) && GOWORK=off $(CURDIR)/tools/compile $(CURDIR)/bin/ ./cmd/twilld $(COMPILE)
+	@GOWORK=off tools/compile bin/ './cmd/twill ./cmd/twillctl' $(COMPILE)
 
 lab: lab-allowed lab-programs ## Bring up a cluster of network namespaces and print its ping matrix (STORE=file|etcd|kube, LAB='--nodes 5')
 	$(if $(filter %etcd %kube,$(STORE) $(LAB)),tools/etcd/build etcd)
@@ -51,8 +54,8 @@ lab-allowed:
 
 # Half of what build compiles is the clouds' SDKs, which few labs need. A bin/twilld that has them keeps them.
 lab-programs:
-	@go version -m bin/twilld 2>/dev/null | grep -q 'tags=$(TAGS)$$' || without=,nocloud; \
-	$(MAKE) --no-print-directory build TAGS=$(TAGS)$$without
+	@go version -m bin/twilld 2>/dev/null | grep -q '/clouds/cmd/twilld$$' || without=AGENT=.; \
+	$(MAKE) --no-print-directory build $$without
 
 lab-down: lab-programs ## Remove that cluster
 	bin/twillctl lab down
@@ -180,7 +183,7 @@ fuzz: ## Fuzz every decoder of foreign bytes for FUZZTIME (30s) each
 	.ci/fuzz
 
 bench: build ## Run the benchmarks
-	go test -run '^$$' -bench . -benchmem ./... ./test/...
+	go test -run '^$$' -bench . -benchmem ./... ./clouds/... ./test/...
 
 bench-datapath: build ## Compare pods with their nodes: throughput, round trips, connections, processor time (needs root; DATAPATH='-rounds 1 -seconds 1' takes a minute)
 	.ci/setup

@@ -32,7 +32,7 @@ type pkg struct {
 // packages are this module's, and the standard library's names.
 func packages(t *testing.T) (own []pkg, standard map[string]bool) {
 	t.Helper()
-	out, err := exec.Command("go", "list", "-e", "-deps", "-test", "-json=ImportPath,Standard,Imports,Deps,TestImports,XTestImports", "./...", "./test/...").Output()
+	out, err := exec.Command("go", "list", "-e", "-deps", "-test", "-json=ImportPath,Standard,Imports,Deps,TestImports,XTestImports", "./...", "./clouds/...", "./test/...").Output()
 	if err != nil {
 		t.Fatalf("go list: %v", err)
 	}
@@ -81,7 +81,9 @@ var arrows = []struct {
 	{"backend/backendtest", nil},
 	{"backend/cloudroute", []string{"backend", "cloud", "subnet", "netstate", "internal/atomicfile", "internal/smallfile"}},
 	{"cloud", []string{"subnet"}},
-	{"cloud/...", []string{"cloud", "cloud/fake", "subnet", "internal/loop", "internal/smallfile"}},
+	{"cloud/...", []string{"cloud", "cloud/fake", "subnet"}},
+	{"clouds/cmd/twilld", []string{"agent/daemon", "cloud", "clouds/..."}},
+	{"clouds/...", []string{"cloud", "subnet", "internal/loop", "internal/smallfile"}},
 	{"backend/...", []string{"backend/...", "subnet", "netstate", "netstate/secret", "internal/atomicfile", "internal/jsonobject", "internal/smallfile"}},
 	{"internal/kubeclient", []string{"internal/certs", "internal/redial", "internal/smallfile"}},
 	{"internal/droplog", []string{"internal/loop"}},
@@ -134,13 +136,13 @@ var arrows = []struct {
 	{"cmd/twillctl", []string{"backend/registry", "doctor", "doctor/service", "internal/plain", "lab/...", "netstate", "netstate/kernel", "policy",
 		"policy/manifest", "subnet", "subnet/kube", "target", "ui"}},
 	{"cmd/twill", []string{"plugin"}},
-	{"cmd/twilld", []string{"agent/daemon", "cloud/..."}},
+	{"cmd/twilld", []string{"agent/daemon"}},
 }
 
 // node are what runs on a node, and how it gets there. Neither they nor their tests import what explains a
 // node, plays it or breaks it.
 var (
-	node  = []string{"agent/...", "backend/...", "cloud/...", "cmd/twill", "cmd/twilld", "deploy", "internal/...", "netstate/...", "packet", "plugin/...", "policy/...", "subnet/..."}
+	node  = []string{"agent/...", "backend/...", "cloud/...", "clouds/...", "cmd/twill", "cmd/twilld", "deploy", "internal/...", "netstate/...", "packet", "plugin/...", "policy/...", "subnet/..."}
 	above = []string{"cmd/twillctl", "doctor/...", "lab/...", "target", "test/...", "ui"}
 )
 
@@ -223,7 +225,7 @@ var heavy = []struct {
 	{[]string{"plugin/...", "cmd/twill"}, []string{"golang.zx2c4.com/...", "k8s.io/...", "sigs.k8s.io/...", "go.etcd.io/...", "github.com/google/nftables/...",
 		"github.com/coreos/go-iptables/...", "github.com/prometheus/...", "google.golang.org/..."},
 		"the CNI binary is started for every pod and has to be small"},
-	{[]string{"internal/kubeclient", "policy/...", "subnet/kube", "agent/daemon", "cmd/twilld"}, []string{"k8s.io/api/...", "k8s.io/client-go/kubernetes/..."},
+	{[]string{"internal/kubeclient", "policy/...", "subnet/kube", "agent/daemon", "clouds/cmd/twilld"}, []string{"k8s.io/api/...", "k8s.io/client-go/kubernetes/..."},
 		"their types and clients are most of a Kubernetes program's size, and the agent runs on every node"},
 	{[]string{"backend/...", "agent", "doctor"}, []string{"github.com/vishvananda/...", "github.com/mdlayher/..."},
 		"it has to run on any machine, without a kernel"},
@@ -258,11 +260,11 @@ var owners = []struct {
 	{"github.com/google/nftables/...", []string{"netstate/firewall/...", "netstate/filter", "netstate/nfnl", "doctor/ruletrace"}, nil},
 	{"github.com/containernetworking/...", []string{"plugin/...", "cmd/twill", "doctor/follow"}, []string{"agent/..."}},
 	{"github.com/cilium/ebpf/...", []string{"doctor/drops", "doctor/unusual", "netstate/fastpath"}, nil},
-	{"github.com/aws/...", []string{"cloud/aws"}, nil},
+	{"github.com/aws/...", []string{"clouds/aws"}, nil},
 	{"github.com/spf13/cobra", []string{"cmd/..."}, nil},
-	{"golang.org/x/oauth2/...", []string{"cloud/gce"}, nil},
+	{"golang.org/x/oauth2/...", []string{"clouds/gce"}, nil},
 	{"github.com/gopacket/gopacket/...", nil, nil},
-	{"github.com/aliyun/...", []string{"cloud/ali"}, nil},
+	{"github.com/aliyun/...", []string{"clouds/ali"}, nil},
 }
 
 func checkOwners(t *testing.T, own []pkg) {
@@ -311,7 +313,7 @@ func TestLinker(t *testing.T) {
 	if !regexp.MustCompile(`(?m)^TAGS += `+tag+`$`).Match(makefile) || !strings.Contains(string(makefile), "go build -trimpath -tags $(TAGS) ") {
 		t.Errorf("make build does not give the tag %s", tag)
 	}
-	out, err := exec.Command("go", "list", "-deps", "-tags", tag, "./cmd/twilld").Output()
+	out, err := exec.Command("go", "list", "-deps", "-tags", tag, "./clouds/cmd/twilld").Output()
 	if err != nil {
 		t.Fatalf("go list -tags %s: %v", tag, err)
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // readers are the folders whose programs run on nodes, beside what others write.
-var readers = []string{"agent/", "backend/", "cloud/", "cmd/twill/", "cmd/twilld/", "internal/", "netstate/", "plugin/", "policy/", "subnet/"}
+var readers = []string{"agent/", "backend/", "cloud/", "clouds/", "cmd/twill/", "cmd/twilld/", "internal/", "netstate/", "plugin/", "policy/", "subnet/"}
 
 // TestFiles: what runs on a node reads files with internal/smallfile, which never waits for a named pipe and never reads
 // a terabyte. The kernel's own files, by a constant path, are what they are.

@@ -12,7 +12,7 @@ import (
 func TestTypesOf32Bits(t *testing.T) {
 	config := &load.Config{
 		Mode: load.LoadAllSyntax,
-		Env:  append(os.Environ(), "GOARCH=arm", "CGO_ENABLED=0"), BuildFlags: []string{"-tags=grpcnotrace,nocloud"},
+		Env:  append(os.Environ(), "GOARCH=arm", "CGO_ENABLED=0"), BuildFlags: []string{"-tags=grpcnotrace"},
 	}
 	programs, err := load.Load(config, "./cmd/...")
 	if err != nil {

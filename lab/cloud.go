@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 
@@ -51,19 +52,18 @@ func (s Spec) checkCloud() error {
 	return nil
 }
 
-// checkAgent returns an error if the lab's agent does not contain its cloud, as that of make lab.
+// checkAgent returns an error if the lab's agent does not contain its cloud, as that of make lab: Twill's with the clouds
+// has Amazon's SDK among its modules.
 func (s Spec) checkAgent() error {
 	if !s.isCloud() {
 		return nil
 	}
 	info, err := buildinfo.ReadFile(s.Programs.Agent)
-	if err != nil {
-		return nil // no program of Go: it says itself what it is missing
+	if err != nil || !strings.HasPrefix(info.Path, "github.com/twill-net/twill/") {
+		return nil // somebody else's: it says itself what it is missing
 	}
-	for _, b := range info.Settings {
-		if b.Key == "-tags" && slices.Contains(strings.Split(b.Value, ","), "nocloud") {
-			return fmt.Errorf("%s: %w", s.Programs.Agent, cloud.Absent(s.kind()))
-		}
+	if !slices.ContainsFunc(info.Deps, func(m *debug.Module) bool { return m.Path == "github.com/aws/aws-sdk-go-v2" }) {
+		return fmt.Errorf("%s: %w", s.Programs.Agent, cloud.Absent(s.kind()))
 	}
 	return nil
 }

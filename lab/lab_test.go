@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/tools/txtar"
+
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -55,23 +57,28 @@ func TestSpecSaysWhatIsWrong(t *testing.T) {
 // TestAgentWithoutClouds: a lab of a cloud says what is missing before anything is made.
 func TestAgentWithoutClouds(t *testing.T) {
 	dir := t.TempDir()
-	source := filepath.Join(dir, "main.go")
-	if err := os.WriteFile(source, []byte("package main\n\nfunc main() {}\n"), 0o644); err != nil {
+	source, err := txtar.FS(txtar.Parse([]byte(agents)))
+	if err != nil {
 		t.Fatal(err)
 	}
-	for tags, want := range map[string]string{
-		"grpcnotrace":         "",
-		"grpcnotrace,nocloud": ": backend gce is a cloud's, and this twilld was built without clouds: take that of make build, or of the image ghcr.io/twill-net/twill",
+	if err := os.CopyFS(dir, source); err != nil {
+		t.Fatal(err)
+	}
+	for program, want := range map[string]string{
+		"clouds/cmd/twilld": "",
+		"cmd/twilld":        ": backend gce is a cloud's, and this twilld was built without clouds: take that of make build, or of the image ghcr.io/twill-net/twill",
 	} {
-		spec := Spec{Backend: "gce", Programs: Programs{Agent: filepath.Join(dir, "twilld-"+tags)}}.withDefaults()
-		if out, err := exec.CommandContext(t.Context(), "go", "build", "-tags", tags, "-o", spec.Programs.Agent, source).CombinedOutput(); err != nil {
+		spec := Spec{Backend: "gce", Programs: Programs{Agent: filepath.Join(dir, program, "twilld")}}.withDefaults()
+		build := exec.CommandContext(t.Context(), "go", "build", "-o", spec.Programs.Agent, "./"+program)
+		build.Dir, build.Env = dir, append(os.Environ(), "GOWORK=off", "GOFLAGS=-buildvcs=false")
+		if out, err := build.CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
 		if want != "" {
 			want = spec.Programs.Agent + want
 		}
 		if err := spec.checkAgent(); fmt.Sprint(err) != cmp.Or(want, "<nil>") {
-			t.Errorf("an agent of the tags %s: %v, want %q", tags, err, want)
+			t.Errorf("the agent %s: %v, want %q", program, err, want)
 		}
 		spec.Backend = "vxlan"
 		if err := spec.checkAgent(); err != nil {
@@ -79,6 +86,28 @@ func TestAgentWithoutClouds(t *testing.T) {
 		}
 	}
 }
+
+// agents are two programs of modules as Twill's are, of which one contains an SDK.
+const agents = `
+-- go.mod --
+module github.com/twill-net/twill
+require github.com/aws/aws-sdk-go-v2 v1.0.0
+replace github.com/aws/aws-sdk-go-v2 => ./aws
+-- aws/go.mod --
+module github.com/aws/aws-sdk-go-v2
+-- aws/aws.go --
+package aws
+-- cmd/twilld/main.go --
+package main
+
+func main() {}
+-- clouds/cmd/twilld/main.go --
+package main
+
+import _ "github.com/aws/aws-sdk-go-v2"
+
+func main() {}
+`
 
 func TestNetConfIsWhatAgentsUnderstand(t *testing.T) {
 	for _, family := range []string{IPv4, IPv6, Dual} {

@@ -106,14 +106,16 @@ func newLogger(o *options, w io.Writer) (*slog.Logger, error) {
 	return slog.New(handler(w, &slog.HandlerOptions{Level: level})), nil
 }
 
-// versionText returns Twill's version and what it was built with: the compiler, and every module
-// with its version.
+// versionText returns Twill's version and what it was built with: the compiler, and every module of
+// others with its version.
 func (p program) versionText() string {
 	text := "twilld " + p.version
 	if info, ok := debug.ReadBuildInfo(); ok {
 		text += " (" + info.GoVersion + ")"
 		for _, m := range info.Deps {
-			text += "\n  " + m.Path + " " + m.Version
+			if m.Path != "github.com/twill-net/twill" {
+				text += "\n  " + m.Path + " " + m.Version
+			}
 		}
 	}
 	return text

@@ -1,5 +1,5 @@
 // Command twilld is Twill's node agent: it leases a subnet for its node and keeps the kernel in the
-// state that all nodes' leases ask for.
+// state that all nodes' leases ask for. The one with the clouds' APIs is clouds/cmd/twilld.
 package main
 
 import (
@@ -11,4 +11,4 @@ import (
 // version is set by the build: -ldflags "-X main.version=v1.2.3".
 var version = "devel"
 
-func main() { os.Exit(daemon.Main(version, clouds)) }
+func main() { os.Exit(daemon.Main(version, nil)) }

@@ -72,11 +72,16 @@ func EarlierAgent(t testing.TB) string {
 	return agent
 }
 
-// build makes programs as the Makefile does, so that the compiled packages come from the cache.
+// build makes programs as the Makefile does, so that the compiled packages come from the cache. The agent is that with the
+// clouds.
 func build(dir string, names ...string) error {
 	args := []string{"build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", dir + "/"}
 	for _, name := range names {
-		args = append(args, "github.com/twill-net/twill/cmd/"+name)
+		folder := "cmd/"
+		if name == "twilld" {
+			folder = "clouds/cmd/"
+		}
+		args = append(args, "github.com/twill-net/twill/"+folder+name)
 	}
 	cmd := exec.Command("go", args...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")

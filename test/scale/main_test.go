@@ -90,7 +90,7 @@ func (s *sharedCluster) build(ctx context.Context) (err error) {
 	}
 	if *agentPath == "" {
 		*agentPath = filepath.Join(dir, "twilld")
-		out, err := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", *agentPath, "github.com/twill-net/twill/cmd/twilld").CombinedOutput()
+		out, err := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", *agentPath, "github.com/twill-net/twill/clouds/cmd/twilld").CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("build the agent: %w: %s", err, out)
 		}

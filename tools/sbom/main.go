@@ -115,6 +115,9 @@ func add(urls map[string]bool, path string) error {
 		if m.Replace != nil {
 			m = m.Replace
 		}
+		if m.Version == "(devel)" {
+			continue // a directory of the same source as the program
+		}
 		urls["pkg:golang/"+m.Path+"@"+m.Version] = true
 	}
 	return nil

@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	"github.com/twill-net/twill/cloud"
-	"github.com/twill-net/twill/cloud/ali"
 	"github.com/twill-net/twill/cloud/fake"
+	"github.com/twill-net/twill/clouds/ali"
 )
 
 const region, keyID, keySecret = "cn-hangzhou", "LTAI-test", "a+secret/with=signs*~"

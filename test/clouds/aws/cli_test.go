@@ -13,8 +13,8 @@ import (
 	"testing"
 
 	"github.com/twill-net/twill/cloud"
-	"github.com/twill-net/twill/cloud/aws"
 	"github.com/twill-net/twill/cloud/fake"
+	"github.com/twill-net/twill/clouds/aws"
 )
 
 // frontNetwork returns a VPC with three machines, two of them in a subnet with a table of its own.

@@ -22,9 +22,9 @@ import (
 	_ "github.com/aws/aws-sdk-go/aws/awserr" //nolint:staticcheck // keeps the module in go.mod: it has the model
 
 	"github.com/twill-net/twill/cloud"
-	"github.com/twill-net/twill/cloud/aws"
 	"github.com/twill-net/twill/cloud/cloudtest"
 	"github.com/twill-net/twill/cloud/fake"
+	"github.com/twill-net/twill/clouds/aws"
 )
 
 // model is Amazon's description of EC2's API.

@@ -20,9 +20,9 @@ import (
 	"testing"
 
 	"github.com/twill-net/twill/cloud"
-	"github.com/twill-net/twill/cloud/aws"
 	"github.com/twill-net/twill/cloud/cloudtest"
 	"github.com/twill-net/twill/cloud/fake"
+	"github.com/twill-net/twill/clouds/aws"
 	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/subnet"
 )

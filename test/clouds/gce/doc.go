@@ -1,3 +1,3 @@
-// Package gce has others judge cloud/gce and the front of cloud/fake: Google's description of the compute API, gcloud, and the
+// Package gce has others judge clouds/gce and the front of cloud/fake: Google's description of the compute API, gcloud, and the
 // mock of Kubernetes' cloud provider.
 package gce

@@ -21,7 +21,7 @@ import (
 	"github.com/twill-net/twill/cloud"
 	"github.com/twill-net/twill/cloud/cloudtest"
 	"github.com/twill-net/twill/cloud/fake"
-	"github.com/twill-net/twill/cloud/gce"
+	"github.com/twill-net/twill/clouds/gce"
 )
 
 const routes = "/compute/v1/projects/{project}/global/routes"

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/cloud"
-	"github.com/twill-net/twill/cloud/ali"
 	"github.com/twill-net/twill/cloud/fake"
+	"github.com/twill-net/twill/clouds/ali"
 )
 
 func newServer(t *testing.T, h http.Handler) string {

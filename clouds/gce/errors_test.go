@@ -13,7 +13,7 @@ import (
 
 	"github.com/twill-net/twill/cloud"
 	"github.com/twill-net/twill/cloud/fake"
-	"github.com/twill-net/twill/cloud/gce"
+	"github.com/twill-net/twill/clouds/gce"
 )
 
 const (

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/twill-net/twill/cloud/ali"
+	"github.com/twill-net/twill/clouds/ali"
 )
 
 // TestPage: the page's policy is what TestPermissions and TestDenied enforce.

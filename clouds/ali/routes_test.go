@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/cloud"
-	"github.com/twill-net/twill/cloud/ali"
 	"github.com/twill-net/twill/cloud/fake"
+	"github.com/twill-net/twill/clouds/ali"
 	"github.com/twill-net/twill/subnet"
 )
 

@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"github.com/twill-net/twill/cloud"
-	"github.com/twill-net/twill/cloud/ali"
 	"github.com/twill-net/twill/cloud/cloudtest"
 	"github.com/twill-net/twill/cloud/fake"
+	"github.com/twill-net/twill/clouds/ali"
 )
 
 var withKey = cloud.Options{KeyID: keyID, KeySecret: cloud.NewSecret(keySecret)}

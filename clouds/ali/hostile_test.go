@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/cloud"
-	"github.com/twill-net/twill/cloud/ali"
 	"github.com/twill-net/twill/cloud/fake"
+	"github.com/twill-net/twill/clouds/ali"
 )
 
 var self = cloud.Self{Target: "i-1", Network: "vpc-1", Tables: []string{"vtb-main"}}

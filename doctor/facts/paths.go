@@ -33,6 +33,9 @@ func (g *gathering) paths() {
 			if len(g.Paths) == maxPaths || !s.Subnet.IsValid() {
 				return
 			}
+			if _, wanted := g.Want.PeerRoute(s.Subnet); peer.Earlier && !wanted {
+				continue // of a network that is no longer the pods'
+			}
 			pod := s.Subnet.Addr().Next().Next()
 			p := doctor.Path{Node: peer.Node, Subnet: s.Subnet, Pod: pod, Underlay: s.Underlay}
 			p.Hop, p.Outer = g.lookup(p.Pod), g.lookup(s.Underlay)

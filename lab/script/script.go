@@ -147,6 +147,9 @@ func (r *run) execute(ctx context.Context, file string, data []byte, log io.Writ
 		return fmt.Errorf("unpack %s: %w", file, err)
 	}
 	err = r.engine.Execute(state, file, bufio.NewReader(bytes.NewReader(archive.Comment)), log)
+	if stopped := ctx.Err(); err != nil && stopped != nil && !errors.Is(err, stopped) { // a program that was running says how it was ended
+		err = fmt.Errorf("%w: %w", err, stopped)
+	}
 	return errors.Join(err, state.CloseAndWait(log))
 }
 

@@ -53,6 +53,7 @@ type Options struct {
 	From   netip.Addr // the zero Addr: the kernel chooses one
 	Others bool       // From may be another host's, which takes CAP_NET_ADMIN
 	Limit  Limit
+	Room   int // bytes that may wait for Receive; 0: what the kernel gives any socket
 }
 
 // transparent lets a socket send from an address that is not the namespace's.
@@ -64,9 +65,8 @@ func transparent(c syscall.RawConn, to netip.Addr) (err error) {
 	return errors.Join(c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, option, 1) }), err)
 }
 
-// makeRoom has a socket keep what comes while this program has no processor: it gets whatever ICMP comes to the namespace.
-func makeRoom(c syscall.RawConn) (err error) {
-	const room = 4 << 20
+// makeRoom lets so many bytes wait for a socket's reader. It gets whatever ICMP comes to the namespace.
+func makeRoom(c syscall.RawConn, room int) (err error) {
 	set := func(fd uintptr) {
 		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, room) != nil { // only root of the machine may
 			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, room)
@@ -113,7 +113,10 @@ func Open(to netip.Addr, o Options) (*Socket, error) {
 		if o.Others {
 			err = transparent(c, to)
 		}
-		return errors.Join(err, makeRoom(c), o.Limit.Set(c, to))
+		if o.Room > 0 {
+			err = errors.Join(err, makeRoom(c, o.Room))
+		}
+		return errors.Join(err, o.Limit.Set(c, to))
 	}}
 	s, from := &Socket{protocol: protocolOf(to), id: rand.IntN(1 << 16)}, ""
 	if o.From.IsValid() {

@@ -84,10 +84,13 @@ func timeoutOr(d time.Duration) time.Duration {
 	return d
 }
 
+// room is for what comes while this program has no processor: one socket hears all that the namespace's pings are answered.
+const room = 4 << 20
+
 // openEcho opens a socket for the family of an address.
 func (h Host) openEcho(to netip.Addr, limit echo.Limit) (s *echo.Socket, err error) {
 	err = h.Do(func() error {
-		s, err = echo.Open(to, echo.Options{Limit: limit})
+		s, err = echo.Open(to, echo.Options{Limit: limit, Room: room})
 		return err
 	})
 	if err != nil {

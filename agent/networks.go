@@ -25,9 +25,9 @@ func (p Planner) networks(
 		if p.isOurs(i) || p.Base.Bridge == "" && !vital {
 			continue
 		}
-		add := func(prefix netip.Prefix, what string, used bool) {
+		add := func(prefix netip.Prefix, what string) {
 			n := backend.Network{Foreign: subnet.Foreign{Prefix: prefix, What: what + " on " + i.Name}, Dev: i.Name,
-				Used: used || vital || i.Up && i.Running}
+				Used: vital || i.Up && (i.Running || p.narrow(prefix))}
 			n.Late = slices.ContainsFunc(routed, n.In) || slices.ContainsFunc(before, func(b backend.Network) bool {
 				return b.Late && b.Prefix == n.Prefix && b.Dev == n.Dev
 			})
@@ -36,14 +36,14 @@ func (p Planner) networks(
 			}
 		}
 		for _, a := range i.Addrs {
-			add(netstate.Host(a.Addr()), "this node's own address", false)
+			add(netstate.Host(a.Addr()), "this node's own address")
 		}
 		for _, a := range i.Gateways {
-			add(netstate.Host(a), "this node's gateway", false)
+			add(netstate.Host(a), "this node's gateway")
 		}
 		for _, a := range i.Addrs { // by addresses, and not by routes: one that somebody led astray is no network
 			if !a.IsSingleIP() {
-				add(a.Masked(), "a network of this node", i.Up && p.narrow(a))
+				add(a.Masked(), "a network of this node")
 			}
 		}
 	}
@@ -66,9 +66,9 @@ func (p Planner) isOurs(i netstate.Interface) bool {
 }
 
 // narrow reports whether the kernel takes a network's route before that of the pods' subnet around it, also while the
-// network's device has no carrier.
+// network's device has no carrier. One address is no network.
 func (p Planner) narrow(network netip.Prefix) bool {
-	return slices.ContainsFunc(p.Network.Pools, func(pool subnet.Pool) bool {
+	return !network.IsSingleIP() && slices.ContainsFunc(p.Network.Pools, func(pool subnet.Pool) bool {
 		return pool.Network.Contains(network.Addr()) && network.Bits() >= pool.SubnetLen
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/netstatetest"
+	"github.com/twill-net/twill/netstate/rtnl"
 )
 
 // TestBatchErrors applies thousands of routes of which each third has a gateway that nobody reaches: exactly those
@@ -55,6 +56,9 @@ func FuzzParse(f *testing.F) {
 	f.Add(make([]byte, 64))
 	f.Fuzz(func(_ *testing.T, data []byte) {
 		_, _ = parseEntry(data)
+		if a, err := rtnl.ParseAddress(data); err == nil {
+			_ = address{a}.decode("").String()
+		}
 		if r, err := parseRoute(data); err == nil {
 			_ = decodeRoute(r, nil).String()
 		}

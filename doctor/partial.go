@@ -97,7 +97,7 @@ func (v visit) isForwarding() bool {
 		f, ok := c.Was.(netstate.BridgeFDB)
 		return ok && f.MAC == have.Pod
 	}
-	return !strings.Contains(have.Extra, "state") && !slices.ContainsFunc(v.Plan, misled)
+	return !netstate.ExtraHas(have.Extra, "state") && !slices.ContainsFunc(v.Plan, misled)
 }
 
 // isBridgeFree: the device that takes packets takes those of another than the bridge.

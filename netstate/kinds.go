@@ -3,6 +3,7 @@ package netstate
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -204,6 +205,11 @@ func words(w ...string) string {
 		b.WriteString(s)
 	}
 	return b.String()
+}
+
+// ExtraHas reports whether an object's Extra names an attribute by one of the words that iproute2 has for it.
+func ExtraHas(extra string, attributes ...string) bool {
+	return slices.ContainsFunc(strings.Fields(extra), func(w string) bool { return slices.Contains(attributes, w) })
 }
 
 func flag(on bool, s string) string {

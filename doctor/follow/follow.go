@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/twill-net/twill/doctor/locate"
 	"github.com/twill-net/twill/doctor/probe"
@@ -154,7 +153,7 @@ func (n Network) flow(r probe.Result) locate.Flow {
 	if from.Node != to.Node {
 		f.Outer = [2]netip.Addr{addr(from.Outer, r.Src.Is4()), addr(to.Outer, r.Src.Is4())}
 	}
-	if r.Kind == probe.ICMPFull || r.Kind == probe.UDPFull || strings.HasPrefix(r.Err.Error(), "connected") {
+	if r.Kind == probe.ICMPFull || r.Kind == probe.UDPFull || r.Stalled() {
 		f.Size = n.MTU / 2
 	}
 	return f

@@ -66,7 +66,7 @@ func TestShared(t *testing.T) {
 	at := func(host string, texts ...string) *seenAt {
 		s := &seenAt{place: &place{Site: site(host)}}
 		for _, text := range texts {
-			s.unusual = append(s.unusual, locate.Object{Kind: locate.Sysctl, Text: text})
+			s.unusual = append(s.unusual, locate.Object{Kind: locate.Sysctl, Part: strings.Fields(text)[0], Value: strings.Fields(text)[2], Text: text})
 		}
 		return s
 	}
@@ -168,40 +168,61 @@ func TestIsWanted(t *testing.T) {
 		netstate.Port{Name: "veth1", Bridge: "cni0", Pod: mac, Addrs: a.String(), Locked: true, Isolated: true},
 		netstate.Port{Name: "veth2", Bridge: "cni0", MTU: 1400}, netstate.Bridge{Name: "cni0", MTU: 1350}, netstate.BridgeFDB{Bridge: "cni0", MAC: mac, Port: "veth1"},
 		netstate.Policy{Dir: netstate.Out, Src: netip.PrefixFrom(a, 24).Masked(), Dst: netip.PrefixFrom(b, 24).Masked(), Priority: 116001})
+	sysctl := func(name, value string) locate.Object {
+		return locate.Object{Kind: locate.Sysctl, Part: name, Value: value, Key: netstate.Sysctl{Name: "net/ipv4/conf/" + name + "/rp_filter"}.Key()}
+	}
+	neighbour := func(mac string) locate.Object {
+		return locate.Object{Kind: locate.Neighbour, Dev: "flannel.1", MAC: mac, Key: netstate.Neigh{Dev: "flannel.1", IP: a}.Key()}
+	}
+	forwards := func(dst netip.Addr) locate.Object {
+		return locate.Object{Kind: locate.FDB, Dev: "flannel.1", MAC: mac.String(), Key: netstate.FDB{Dev: "flannel.1", MAC: mac, Dst: dst}.Key()}
+	}
+	bridges := func(port string) locate.Object {
+		return locate.Object{Kind: locate.FDB, Dev: port, MAC: mac.String(), Bridge: "cni0", Key: netstate.BridgeFDB{Bridge: "cni0", MAC: mac}.Key()}
+	}
+	link := func(dev, part, value string) locate.Object {
+		return locate.Object{Kind: locate.Link, Dev: dev, Part: part, Value: value}
+	}
+	port := func(dev, part, value string) locate.Object {
+		return locate.Object{Kind: locate.BridgePort, Dev: dev, Bridge: "cni0", Part: part, Value: value}
+	}
+	policy := func(dir netstate.Direction, priority string) locate.Object {
+		p := netstate.Policy{Dir: dir, Src: netip.PrefixFrom(a, 24).Masked(), Dst: netip.PrefixFrom(b, 24).Masked()}
+		return locate.Object{Kind: locate.IPsec, Part: dir.String(), Value: priority, Key: p.Key()}
+	}
 	for _, test := range []struct {
-		kind      locate.Kind
-		dev, text string
-		wanted    bool
+		object locate.Object
+		wanted bool
 	}{
-		{locate.Sysctl, "", "net.ipv4.conf.flannel/1.rp_filter = 2", true},
-		{locate.Sysctl, "", "net.ipv4.conf.flannel/1.rp_filter = 1", false},
-		{locate.Sysctl, "", "net.ipv4.conf.eth0.rp_filter = 2", false},
-		{locate.Neighbour, "flannel.1", "10.244.1.2 dev flannel.1 lladdr 02:00:00:00:00:01 PERMANENT", true},
-		{locate.Neighbour, "flannel.1", "10.244.1.2 dev flannel.1 lladdr 02:00:00:00:00:09 PERMANENT", false},
-		{locate.FDB, "flannel.1", "02:00:00:00:00:01 dev flannel.1 dst 10.244.2.2 self permanent", true},
-		{locate.FDB, "flannel.1", "02:00:00:00:00:01 dev flannel.1 dst 10.244.2.9 self permanent", false},
-		{locate.FDB, "veth1", "02:00:00:00:00:01 dev veth1 master cni0 static", true},
-		{locate.FDB, "veth2", "02:00:00:00:00:01 dev veth2 master cni0 static", false},
-		{locate.Link, "veth1", "veth1: group 116", true},
-		{locate.Link, "veth1", "veth1: group 7", false},
-		{locate.Link, "veth1", "veth1: down", false},
-		{locate.Link, "veth2", "veth2: group 116", false},
-		{locate.Link, "veth2", "veth2: mtu 1400", true},
-		{locate.Link, "veth2", "veth2: mtu 1000", false},
-		{locate.Link, "cni0", "cni0: mtu 1350", true},
-		{locate.Link, "cni0", "cni0: mtu 1000", false},
-		{locate.Link, "eth0", "eth0: mtu 1350", false},
-		{locate.BridgePort, "veth1", "veth1 of cni0: isolated on", true},
-		{locate.BridgePort, "veth1", "veth1 of cni0: locked on", true},
-		{locate.BridgePort, "veth1", "veth1 of cni0: learning off", true},
-		{locate.BridgePort, "veth1", "veth1 of cni0: state disabled", false},
-		{locate.BridgePort, "veth2", "veth2 of cni0: isolated on", false},
-		{locate.IPsec, "", "src 10.244.1.0/24 dst 10.244.2.0/24 dir out priority 116001 tmpl src 192.0.2.1 dst 192.0.2.2 proto esp reqid 1 mode tunnel", true},
-		{locate.IPsec, "", "src 10.244.1.0/24 dst 10.244.2.0/24 dir out action block priority 5", false},
-		{locate.IPsec, "", "src 10.244.1.0/24 dst 10.244.2.0/24 dir fwd priority 116001 tmpl src 192.0.2.1 dst 192.0.2.2", false},
+		{sysctl("flannel.1", "2"), true},
+		{sysctl("flannel.1", "1"), false},
+		{sysctl("eth0", "2"), false},
+		{neighbour(mac.String()), true},
+		{neighbour("02:00:00:00:00:09"), false},
+		{forwards(b), true},
+		{forwards(netip.MustParseAddr("10.244.2.9")), false},
+		{bridges("veth1"), true},
+		{bridges("veth2"), false},
+		{link("veth1", "group", "116"), true},
+		{link("veth1", "group", "7"), false},
+		{link("veth1", locate.Down, ""), false},
+		{link("veth2", "group", "116"), false},
+		{link("veth2", "mtu", "1400"), true},
+		{link("veth2", "mtu", "1000"), false},
+		{link("cni0", "mtu", "1350"), true},
+		{link("cni0", "mtu", "1000"), false},
+		{link("eth0", "mtu", "1350"), false},
+		{port("veth1", "isolated", "on"), true},
+		{port("veth1", "locked", "on"), true},
+		{port("veth1", "learning", "off"), true},
+		{port("veth1", "state", "disabled"), false},
+		{port("veth2", "isolated", "on"), false},
+		{policy(netstate.Out, "116001"), true},
+		{policy(netstate.Out, "5"), false},
+		{policy(netstate.Fwd, "116001"), false},
 	} {
-		if got := IsWanted(want, locate.Object{Kind: test.kind, Dev: test.dev, Text: test.text}); got != test.wanted {
-			t.Errorf("%s %s: got %t", test.kind, test.text, got)
+		if got := IsWanted(want, test.object); got != test.wanted {
+			t.Errorf("%+v: got %t", test.object, got)
 		}
 	}
 }

@@ -38,7 +38,7 @@ func neighbours() (all []neighbour, err error) {
 		dev := names[e.LinkIndex]
 		written := e.State&(netlink.NUD_PERMANENT|netlink.NUD_NOARP) != 0
 		n := neighbour{ip: a, mac: e.HardwareAddr.String(), learnt: !written}
-		n.Object = locate.Object{Kind: locate.Neighbour, Dev: dev, About: netip.PrefixFrom(a, a.BitLen()),
+		n.Object = locate.Object{Kind: locate.Neighbour, Dev: dev, MAC: n.mac, About: netip.PrefixFrom(a, a.BitLen()),
 			Text: fmt.Sprintf("%s dev %s lladdr %s", a, dev, e.HardwareAddr),
 			Fix:  fmt.Sprintf("ip neigh del %s dev %s", a, dev)}
 		all = append(all, n)

@@ -102,7 +102,7 @@ func (s *seenAt) has(a netip.Addr) bool {
 func (s *seenAt) reverse(p unusual.Packet, back bool, there []locate.Routed) []locate.Routed {
 	p.Src, p.Dst, p.SPort, p.DPort, p.In = p.Dst, p.Src, p.DPort, p.SPort, "lo"
 	for _, r := range there {
-		if r.Object.Kind == locate.Route && r.Object.Dev != "" && !strings.HasPrefix(r.Object.Text, "local ") {
+		if r.Object.Kind == locate.Route && r.Object.Dev != "" && !r.Object.Is("local") {
 			p.In = r.Object.Dev
 		}
 	}

@@ -6,10 +6,9 @@ import (
 	"strings"
 
 	"github.com/twill-net/twill/doctor/locate"
-	"github.com/twill-net/twill/doctor/unusual"
 )
 
-// own are the parts of an object's text that differ between namespaces of one kind: numbers, addresses, names of ports.
+// own are the parts of names and values that differ between namespaces of one role: numbers, addresses, ports' names.
 var own = regexp.MustCompile(`[0-9a-f]*[0-9][0-9a-f]*(:[0-9a-f]*)*`)
 
 // role returns what a host is: hosts of one role are set up alike.
@@ -27,7 +26,9 @@ func role(host string) string {
 // one place.
 func (n Network) shared(all []*seenAt) {
 	hosts, count := map[string]int{}, map[string]map[string]int{}
-	key := func(o locate.Object) string { return string(o.Kind) + " " + own.ReplaceAllString(o.Text, "#") }
+	key := func(o locate.Object) string {
+		return string(o.Kind) + " " + own.ReplaceAllString(o.Dev+" "+o.Part+" = "+o.Value, "#")
+	}
 	for _, s := range all {
 		r := role(s.Host)
 		hosts[r]++
@@ -60,7 +61,7 @@ func ofPath(all []*seenAt) {
 	for _, s := range all {
 		s.unusual = slices.DeleteFunc(s.unusual, func(o locate.Object) bool {
 			end, isVeth := s.veths[o.Dev]
-			return isVeth && strings.HasSuffix(o.Text, ": "+unusual.Unattached) &&
+			return isVeth && o.Is(locate.Unattached) &&
 				!slices.ContainsFunc(all, func(t *seenAt) bool { return t != s && t.isEnd(end) })
 		})
 	}

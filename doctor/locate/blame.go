@@ -161,7 +161,7 @@ func (j *judgement) suspect(host string, o Object, d Drop, dropped bool) (suspec
 		return s, false // those that decide are judged by routed
 	}
 	about, ok := j.isAbout(host, o)
-	if !ok || !j.isFamily(o) || permits.MatchString(o.Text) {
+	if !ok || !j.isFamily(o) || permits(o) {
 		return s, false
 	}
 	s.score = about
@@ -178,31 +178,44 @@ func (j *judgement) suspect(host string, o Object, d Drop, dropped bool) (suspec
 		}
 	}
 	s.score += j.near(host, d, dropped) + j.root(host, o)
-	if o.Kind == Sysctl && protocolWords[j.flow.Proto] != nil && protocolWords[j.flow.Proto].MatchString(o.Text) {
+	if o.Kind == Sysctl && protocolWords[j.flow.Proto] != nil && protocolWords[j.flow.Proto].MatchString(o.Part) {
 		s.score += byWord
 	}
 	return s, true
 }
 
-// permits has what routers and bridges are given, what lets more packets pass, and what is a consequence: neighbours that
+// permits reports whether the object is what routers and bridges are given, what lets more packets pass, and what is a consequence: neighbours that
 // do not answer.
-var permits = regexp.MustCompile(`\.(ip_forward|forwarding|nf_conntrack_tcp_be_liberal) = 1$|\.accept_dad = 0$|\.accept_ra = |` +
-	`: mcast_snooping 0$|: txqueuelen 0$|: hairpin on$| FAILED$`)
+func permits(o Object) bool {
+	if o.Kind != Sysctl {
+		return o.Is("mcast_snooping", "0") || o.Is("txqueuelen", "0") || o.Is("hairpin", "on") ||
+			o.Kind == Neighbour && o.Value == Failed
+	}
+	switch o.Part[strings.LastIndexByte(o.Part, '.')+1:] {
+	case "ip_forward", "forwarding", "nf_conntrack_tcp_be_liberal":
+		return o.Value == "1"
+	case "accept_dad":
+		return o.Value == "0"
+	case "accept_ra":
+		return true
+	}
+	return false
+}
 
 // root weighs what others follow from: a device that is down has no carrier, its port no state that forwards, and the
 // routes through it are gone, as are those of IPv6 where the MTU is too small for it.
 func (j *judgement) root(host string, o Object) int {
 	switch {
-	case o.Kind == Link && (strings.HasSuffix(o.Text, isDown) || !j.flow.Src.Is4() && hasSmallMTU(o)):
+	case o.Kind == Link && (o.Is(Down) || !j.flow.Src.Is4() && hasSmallMTU(o)):
 		noRoute := slices.ContainsFunc(j.hosts[host].Routed, func(r Routed) bool { return r.Missing })
 		noPort := slices.ContainsFunc(j.hosts[host].Unusual, func(p Object) bool {
-			return p.Kind == BridgePort && strings.Contains(p.Text, " of "+o.Dev+": state")
+			return p.Kind == BridgePort && p.Bridge == o.Dev && p.Is("state")
 		})
 		if noRoute || noPort {
 			return byReason
 		}
 		return byPlace
-	case o.Kind == Link && strings.HasSuffix(o.Text, ": no carrier"):
+	case o.Kind == Link && o.Is(NoCarrier):
 		return -byWord
 	}
 	return 0
@@ -210,7 +223,7 @@ func (j *judgement) root(host string, o Object) int {
 
 // fits reports whether a sysctl's name is one that the clue is about.
 func fits(c clue, o Object) bool {
-	return o.Kind != Sysctl || c.words == nil || c.words.MatchString(o.Text)
+	return o.Kind != Sysctl || c.words == nil || c.words.MatchString(o.Part)
 }
 
 // place returns the clue that the place is where the packet ends.
@@ -267,7 +280,7 @@ func (j *judgement) isFamily(o Object) bool {
 		return true
 	}
 	if j.flow.Src.Is4() {
-		return !strings.HasPrefix(o.Text, "net.ipv6.")
+		return !strings.HasPrefix(o.Part, "net.ipv6.")
 	}
-	return !strings.HasPrefix(o.Text, "net.ipv4.") || strings.HasPrefix(o.Text, "net.ipv4.tcp_")
+	return !strings.HasPrefix(o.Part, "net.ipv4.") || strings.HasPrefix(o.Part, "net.ipv4.tcp_")
 }

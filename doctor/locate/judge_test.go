@@ -1,7 +1,11 @@
 package locate
 
 import (
+	"encoding/hex"
+	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 )
 
@@ -52,7 +56,9 @@ func host(all []Host, name string) *Host {
 
 func TestJudge(t *testing.T) {
 	rule := Object{Kind: Rule, Text: "inet x f handle 3: drop", Fix: "nft delete rule inet x f handle 3"}
-	sysctl := func(text string) Object { return Object{Kind: Sysctl, Text: text} }
+	sysctl := func(name, value string) Object {
+		return Object{Kind: Sysctl, Part: name, Value: value, Text: name + " = " + value}
+	}
 	for name, test := range map[string]struct {
 		last int
 		back bool
@@ -91,7 +97,7 @@ func TestJudge(t *testing.T) {
 			host(all, "node1").Routed = []Routed{{Object: Object{Kind: Route, Text: "local 10.244.2.0/24 dev lo", Usual: "no such route"}}}
 		}},
 		"a device that is down, with which a route went": {last: -1, host: "pod1", by: "eth0: down", with: func(all []Host) {
-			host(all, "pod1").Unusual = []Object{{Kind: Link, Dev: "eth0", Text: "eth0: down"}}
+			host(all, "pod1").Unusual = []Object{{Kind: Link, Dev: "eth0", Part: Down, Text: "eth0: down"}}
 			host(all, "pod1").Routed = []Routed{{Object: Object{Kind: Route, Text: "to 10.244.2.2 is missing", Usual: "a route"}, Refuses: true, Missing: true}}
 		}},
 		"a rule that stops others": {last: 2, host: "node1", with: func(all []Host) {
@@ -110,7 +116,7 @@ func TestJudge(t *testing.T) {
 		"a parameter, by the kernel's reason": {last: 8, host: "node2", by: "net.ipv4.conf.flannel/1.rp_filter = 1", is: true, with: func(all []Host) {
 			h := host(all, "node2")
 			h.Drops = []Drop{{Host: "node2", Dev: "flannel.1", Reason: "IP_RPFILTER", Function: "ip_rcv_finish_core"}}
-			h.Unusual = []Object{sysctl("net.ipv4.tcp_syncookies = 0"), sysctl("net.ipv4.conf.flannel/1.rp_filter = 1"), sysctl("net.ipv6.conf.all.forwarding = 0")}
+			h.Unusual = []Object{sysctl("net.ipv4.tcp_syncookies", "0"), sysctl("net.ipv4.conf.flannel/1.rp_filter", "1"), sysctl("net.ipv6.conf.all.forwarding", "0")}
 		}},
 		"a policy, by the kernel's reason": {last: 8, host: "node2", by: "src 10.244.0.0/16 action block", is: true, with: func(all []Host) {
 			h := host(all, "node2")
@@ -123,7 +129,7 @@ func TestJudge(t *testing.T) {
 		"a rule that leads the packet away": {last: 2, host: "node1", by: "100: from 10.244.1.2 lookup 77", is: true, with: func(all []Host) {
 			h := host(all, "node1")
 			h.Routed = []Routed{{Object: Object{Kind: PolicyRule, Text: "100: from 10.244.1.2 lookup 77", Usual: "no such rule"}}, {Object: Object{Kind: Route, Text: "10.244.2.0/24 dev flannel.1"}}}
-			h.Unusual = []Object{sysctl("net.ipv4.ip_forward = 1"), {Kind: Route, Text: "blackhole 10.244.2.0/24 table 9"}}
+			h.Unusual = []Object{sysctl("net.ipv4.ip_forward", "1"), {Kind: Route, Text: "blackhole 10.244.2.0/24 table 9"}}
 		}},
 		"a MAC of a host that the packet has passed": {last: 1, host: "pod1", by: "lladdr 02:00:00:00:00:01, which no host behind it has", with: func(all []Host) {
 			host(all, "pod1").MACs, host(all, "node1").Seen[0].MACs, host(all, "node1").Seen[0].SrcMAC = []string{"02:00:00:00:00:01"}, []string{"02:00:00:00:00:01"}, "02:00:00:00:00:01"
@@ -136,15 +142,15 @@ func TestJudge(t *testing.T) {
 				all[i].MACs = []string{"02:00:00:00:00:22"}
 			}
 			host(all, "node1").Seen[0].MACs = []string{"02:00:00:00:00:99"}
-			host(all, "pod1").Unusual = []Object{{Kind: Neighbour, Text: "10.244.1.1 dev eth0 lladdr 02:00:00:00:00:99 PERMANENT"}}
+			host(all, "pod1").Unusual = []Object{{Kind: Neighbour, MAC: "02:00:00:00:00:99", Text: "10.244.1.1 dev eth0 lladdr 02:00:00:00:00:99 PERMANENT"}}
 		}},
 		"what only lets more pass": {last: 2, host: "node1", with: func(all []Host) {
 			h := host(all, "node1")
 			h.Drops = []Drop{{Host: "node1", Reason: "NETFILTER_DROP", Function: "nf_hook_slow"}}
-			h.Unusual = []Object{sysctl("net.netfilter.nf_conntrack_tcp_be_liberal = 1")}
+			h.Unusual = []Object{sysctl("net.netfilter.nf_conntrack_tcp_be_liberal", "1")}
 		}},
 		"the receiver does not answer": {last: 11, host: "pod2", by: "net.ipv4.icmp_echo_ignore_all = 1", with: func(all []Host) {
-			host(all, "pod2").Unusual = []Object{sysctl("net.ipv4.tcp_rmem = 1 1 1"), sysctl("net.ipv4.icmp_echo_ignore_all = 1")}
+			host(all, "pod2").Unusual = []Object{sysctl("net.ipv4.tcp_rmem", "1 1 1"), sysctl("net.ipv4.icmp_echo_ignore_all", "1")}
 		}},
 		"the answer is lost": {last: 3, back: true, host: "node2", by: rule.Text, is: true, with: func(all []Host) {
 			host(all, "node2").Hits = []Hit{{Host: "node2", Object: rule, Stops: true, Src: b, Dst: a}}
@@ -159,12 +165,66 @@ func TestJudge(t *testing.T) {
 				test.with(hosts)
 			}
 			got := Judge(flow, hosts, nil)
+			if again := original(Judge(flow, reworded(hosts), nil)); fmt.Sprintf("%+v", again) != fmt.Sprintf("%+v", got) {
+				t.Errorf("with other words for the same objects\ngot  %+v\nwant %+v", again, got)
+			}
 			if got.Host != test.host || got.By.Text != test.by || got.Exact != test.is || got.Back != test.back {
 				t.Errorf("got %q, %q, exact %t, back %t; want %q, %q, exact %t, back %t; last %q, missing %q",
 					got.Host, got.By.Text, got.Exact, got.Back, test.host, test.by, test.is, test.back, got.Last, got.Missing)
 			}
 		})
 	}
+}
+
+// reword replaces all that is said of an object to people.
+func reword(o Object) Object {
+	for _, text := range []*string{&o.Text, &o.Fix, &o.Usual} {
+		if *text != "" {
+			*text = "§" + hex.EncodeToString([]byte(*text))
+		}
+	}
+	return o
+}
+
+// reworded returns hosts whose objects have other words: what is said of the same kernel by another tool.
+func reworded(all []Host) []Host {
+	all = slices.Clone(all)
+	for i := range all {
+		h := &all[i]
+		h.Unusual, h.Neighbours, h.Hits, h.Routed = slices.Clone(h.Unusual), slices.Clone(h.Neighbours), slices.Clone(h.Hits), slices.Clone(h.Routed)
+		for _, objects := range [][]Object{h.Unusual, h.Neighbours} {
+			for i := range objects {
+				objects[i] = reword(objects[i])
+			}
+		}
+		for i := range h.Hits {
+			h.Hits[i].Object = reword(h.Hits[i].Object)
+		}
+		for i := range h.Routed {
+			h.Routed[i].Object = reword(h.Routed[i].Object)
+		}
+	}
+	return all
+}
+
+// original returns a loss with the words that reword replaced.
+func original(l Loss) Loss {
+	for _, o := range append([]*Object{&l.By}, pointers(l.Others)...) {
+		for _, text := range []*string{&o.Text, &o.Fix, &o.Usual} {
+			if code, ok := strings.CutPrefix(*text, "§"); ok {
+				words, _ := hex.DecodeString(code)
+				*text = string(words)
+			}
+		}
+	}
+	return l
+}
+
+func pointers(all []Object) (to []*Object) {
+	for i := range all {
+		to = append(to, &all[i])
+	}
+	return to
 }
 
 // TestSize: where small packets arrive, only large ones count.

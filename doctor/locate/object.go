@@ -2,13 +2,30 @@
 // packets in each network namespace on their path, and what each of these holds that can lose packets.
 package locate
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
 
-// Object is a piece of a network namespace's configuration that can lose packets.
+	"github.com/twill-net/twill/netstate"
+)
+
+// Object is a piece of a network namespace's configuration that can lose packets. Judgements read its fields; Text,
+// Usual and Fix are for people, except that an empty Usual says that the object is usual.
 type Object struct {
 	Kind Kind `json:"kind"`
 	// Dev is the device that it belongs to; empty: all of the namespace.
 	Dev string `json:"dev,omitempty"`
+	// Part is what of it is unusual, by its tool's word: a sysctl's name ("net.ipv4.ip_forward"), an attribute or option
+	// ("mtu", "hairpin"), a state (Down). Of an entry that somebody wrote it is the sort: "blackhole", "netem root".
+	Part string `json:"part,omitempty"`
+	// Value is what the part has ("1400", "on"), or the state of a neighbour ("FAILED").
+	Value string `json:"value,omitempty"`
+	// MAC is that of a neighbour or of a forwarding entry.
+	MAC string `json:"mac,omitempty"`
+	// Bridge is the one that a port, or a forwarding entry, belongs to.
+	Bridge string `json:"bridge,omitempty"`
+	// Key is netstate's, if it has such objects.
+	Key netstate.Key `json:"-"`
 	// Text is the object as its tool prints it, with all that identifies it: "inet fw forward handle 7: tcp dport 80
 	// drop", "net.ipv4.conf.eth0.rp_filter = 1", "32000: from 10.244.1.0/24 lookup 77".
 	Text string `json:"text"`
@@ -21,6 +38,21 @@ type Object struct {
 	// Table and Chain are those of a rule of nftables.
 	Table string `json:"table,omitempty"`
 	Chain string `json:"chain,omitempty"`
+}
+
+// The parts of a device that are states, without a value.
+const (
+	Down       = "down"
+	NoCarrier  = "no carrier"
+	Unattached = "no bridge, no address and no route" // of a virtual cable that leads nowhere
+)
+
+// Failed is the state of a neighbour that did not answer.
+const Failed = "FAILED"
+
+// Is reports whether a part of the object has one of the values; without values, any.
+func (o Object) Is(part string, values ...string) bool {
+	return o.Part == part && (len(values) == 0 || slices.Contains(values, o.Value))
 }
 
 // Kind is a part of the kernel's network configuration.

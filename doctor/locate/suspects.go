@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -48,12 +49,12 @@ func (j *judgement) isCopied() bool {
 func (j *judgement) entriesOf(mac string) (all []suspect) {
 	for _, host := range j.path {
 		for _, o := range j.hosts[host].Unusual {
-			if (o.Kind == Neighbour || o.Kind == FDB) && strings.Contains(strings.ToLower(o.Text), mac) {
+			if (o.Kind == Neighbour || o.Kind == FDB) && o.MAC == mac {
 				all = append(all, suspect{host, o, byWire, true})
 			}
 		}
 		for _, o := range j.hosts[host].Neighbours { // what the kernel learned may be a consequence
-			if strings.Contains(o.Text, mac) {
+			if o.MAC == mac {
 				all = append(all, suspect{host, o, byReason - perRank, true})
 			}
 		}
@@ -63,7 +64,7 @@ func (j *judgement) entriesOf(mac string) (all []suspect) {
 
 // unnamed returns what must be in a namespace that sends to a MAC that nobody has.
 func (j *judgement) unnamed(s Seen, mac string) Object {
-	return Object{Kind: Neighbour, Dev: s.Dev, Text: "lladdr " + mac + ", which no host behind it has"}
+	return Object{Kind: Neighbour, Dev: s.Dev, MAC: mac, Text: "lladdr " + mac + ", which no host behind it has"}
 }
 
 // ownerOf returns the host that has a MAC, else the given one.
@@ -139,31 +140,19 @@ func (j *judgement) taken() (all []suspect) {
 func (j *judgement) dropsAddresses(host string, missing Object) bool {
 	return slices.ContainsFunc(j.hosts[host].Unusual, func(o Object) bool {
 		if o.Kind == Sysctl {
-			return missing.About.Addr().Is6() && noIPv6.MatchString(o.Text)
+			return missing.About.Addr().Is6() && path.Ext(o.Part) == ".disable_ipv6" && o.Value == "1"
 		}
 		return o.Kind == Link && o.Dev == missing.Dev &&
-			(strings.HasSuffix(o.Text, isDown) || missing.About.Addr().Is6() && hasSmallMTU(o))
+			(o.Is(Down) || missing.About.Addr().Is6() && hasSmallMTU(o))
 	})
 }
 
 // hasSmallMTU reports whether a link's MTU is too small for IPv6.
 func hasSmallMTU(o Object) bool {
 	const least = 1280
-	found := mtuText.FindStringSubmatch(o.Text)
-	if found == nil {
-		return false
-	}
-	n, err := strconv.Atoi(found[1])
-	return err == nil && n < least
+	n, err := strconv.Atoi(o.Value)
+	return o.Is("mtu") && err == nil && n < least
 }
-
-var (
-	noIPv6  = regexp.MustCompile(`\.disable_ipv6 = 1$`)
-	mtuText = regexp.MustCompile(`: mtu (\d+)$`)
-)
-
-// isDown ends the text about a device that is down.
-const isDown = ": down"
 
 // isOwned reports whether a host that the packet can still come to has this MAC, or everybody takes frames for it.
 func (j *judgement) isOwned(mac string, s Seen) bool {

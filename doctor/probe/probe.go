@@ -100,6 +100,9 @@ type Result struct {
 // Lost reports whether packets did not come back.
 func (r Result) Lost() bool { return r.Err != nil && !errors.Is(r.Err, ErrTwice) }
 
+// Stalled reports whether a connection was made, and then did not carry all of its bytes.
+func (r Result) Stalled() bool { return errors.As(r.Err, new(stalledError)) }
+
 // Patience is how long an answer usually may take. A connection's first packet is repeated only after a second.
 const Patience = 500 * time.Millisecond
 

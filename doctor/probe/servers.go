@@ -142,10 +142,15 @@ func exchange(ctx context.Context, t Try, to string) error {
 	setDeadline(ctx, conn)
 	go func() { _, _ = conn.Write(make([]byte, streamSize)) }() // what does not arrive does not come back
 	if n, err := io.CopyN(io.Discard, conn, streamSize); err != nil {
-		return fmt.Errorf("connected, and %d of %d bytes came back: %w", n, streamSize, orNoAnswer(err))
+		return fmt.Errorf("connected, and %d of %d bytes came back: %w", n, streamSize, stalledError{orNoAnswer(err)})
 	}
 	return nil
 }
+
+// stalledError is why a connection that was made did not carry all of its bytes.
+type stalledError struct{ error }
+
+func (e stalledError) Unwrap() error { return e.error }
 
 // datagram sends one datagram, and wants it back.
 func datagram(ctx context.Context, s *servers, t Try) (port uint16, err error) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -87,7 +88,7 @@ func (a address) text() string {
 }
 
 func (a address) object(more, usual string) locate.Object {
-	return locate.Object{Kind: locate.Address, Dev: a.dev, Text: a.text() + more, Usual: usual,
+	return locate.Object{Kind: locate.Address, Dev: a.dev, Part: strings.TrimSpace(more), Text: a.text() + more, Usual: usual,
 		Fix:   fmt.Sprintf("ip addr del %s/%d dev %s", a.local, a.prefix.Bits(), a.dev),
 		About: netip.PrefixFrom(a.local, a.local.BitLen())}
 }
@@ -95,7 +96,7 @@ func (a address) object(more, usual string) locate.Object {
 // missingRoutes returns those that the kernel made for an address, and that somebody deleted.
 func (a address) missingRoutes(routes []route) (all []locate.Object) {
 	missing := func(what, fix string, about netip.Prefix) {
-		all = append(all, locate.Object{Kind: locate.Address, Dev: a.dev, Text: a.text() + ": no route " + what,
+		all = append(all, locate.Object{Kind: locate.Address, Dev: a.dev, Part: "no route", Text: a.text() + ": no route " + what,
 			Usual: what, Fix: fix, About: about})
 	}
 	has := func(kind byte, dst netip.Prefix) bool {
@@ -148,7 +149,8 @@ func (s *space) missingAddresses(addresses []address) (all []locate.Object) {
 			slices.ContainsFunc(addresses, func(a address) bool { return a.dev == "lo" && a.local == p.Addr() }) {
 			continue
 		}
-		all = append(all, locate.Object{Kind: locate.Address, Dev: "lo", Text: fmt.Sprintf("lo: no address %s", p),
+		all = append(all, locate.Object{Kind: locate.Address, Dev: "lo", Part: "no address",
+			Text:  fmt.Sprintf("lo: no address %s", p),
 			Usual: p.String(), Fix: fmt.Sprintf("ip addr add %s dev lo scope host", p),
 			About: netip.PrefixFrom(p.Addr(), p.Addr().BitLen())})
 	}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/doctor/locate"
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/attributes"
 	"github.com/twill-net/twill/netstate/rtnl"
 )
@@ -69,9 +70,9 @@ func (s *space) port(l, fresh link) (all []locate.Object) {
 		if id == portState {
 			fix = strconv.Itoa(forwarding)
 		}
-		all = append(all, locate.Object{Kind: locate.BridgePort, Dev: l.name, Usual: wantText,
-			Text: fmt.Sprintf("%s of %s: %s %s", l.name, bridge, row.Word, text),
-			Fix:  fmt.Sprintf("ip link set dev %s type bridge_slave %s %s", l.name, row.Word, fix)})
+		all = append(all, locate.Object{Kind: locate.BridgePort, Dev: l.name, Bridge: bridge, Part: row.Word, Value: text,
+			Usual: wantText, Text: fmt.Sprintf("%s of %s: %s %s", l.name, bridge, row.Word, text),
+			Fix: fmt.Sprintf("ip link set dev %s type bridge_slave %s %s", l.name, row.Word, fix)})
 	}
 	return all
 }
@@ -113,14 +114,16 @@ func (s *space) vlans() (all []locate.Object, err error) {
 				usual = true
 				continue
 			}
-			all = append(all, locate.Object{Kind: locate.BridgePort, Dev: l.name, Usual: "no such VLAN",
-				Text: fmt.Sprintf("%s of %s: vlan %d%s", l.name, of, id, vlanWords(flags)),
-				Fix:  fmt.Sprintf("bridge vlan del vid %d dev %s%s", id, l.name, self)})
+			all = append(all, locate.Object{Kind: locate.BridgePort, Dev: l.name, Bridge: of, Part: "vlan", Value: strconv.Itoa(int(id)),
+				Usual: "no such VLAN",
+				Text:  fmt.Sprintf("%s of %s: vlan %d%s", l.name, of, id, vlanWords(flags)),
+				Fix:   fmt.Sprintf("bridge vlan del vid %d dev %s%s", id, l.name, self)})
 		}
 		if !usual {
-			all = append(all, locate.Object{Kind: locate.BridgePort, Dev: l.name, Usual: "vlan 1 PVID Egress Untagged",
-				Text: fmt.Sprintf("%s of %s: no vlan 1 PVID Egress Untagged", l.name, of),
-				Fix:  fmt.Sprintf("bridge vlan add vid 1 pvid untagged dev %s%s", l.name, self)})
+			all = append(all, locate.Object{Kind: locate.BridgePort, Dev: l.name, Bridge: of, Part: "no vlan", Value: "1",
+				Usual: "vlan 1 PVID Egress Untagged",
+				Text:  fmt.Sprintf("%s of %s: no vlan 1 PVID Egress Untagged", l.name, of),
+				Fix:   fmt.Sprintf("bridge vlan add vid 1 pvid untagged dev %s%s", l.name, self)})
 		}
 	}
 	return all, err
@@ -189,8 +192,17 @@ func (s *space) forwarding(e entry) locate.Object {
 	}
 	var fix words
 	fix.add(true, "bridge fdb del %s dev %s", net.HardwareAddr(e.MAC), dev)
-	return locate.Object{Kind: locate.FDB, Dev: dev, Text: w.String(), Usual: "no such entry",
-		Fix: append(append(fix, selector...), place).String()}
+	o := locate.Object{Kind: locate.FDB, Dev: dev, MAC: net.HardwareAddr(e.MAC).String(), Text: w.String(),
+		Usual: "no such entry",
+		Fix:   append(append(fix, selector...), place).String()}
+	if mac, err := netstate.ParseMAC(o.MAC); err == nil {
+		o.Key = netstate.FDB{Dev: dev, MAC: mac, Dst: e.Dst}.Key()
+		if e.Flags&unix.NTF_SELF == 0 {
+			o.Bridge = s.names[e.Master]
+			o.Key = netstate.BridgeFDB{Bridge: o.Bridge, MAC: mac}.Key()
+		}
+	}
+	return o
 }
 
 // unusualBridging joins what is unusual about bridges.

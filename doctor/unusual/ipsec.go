@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/doctor/locate"
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/rtnl"
 )
 
@@ -135,7 +137,7 @@ func blockedDirections() (all []string, err error) {
 }
 
 func defaultPolicy(direction string) locate.Object {
-	return locate.Object{Kind: locate.IPsec, Text: fmt.Sprintf("default policy %s: block", direction), Usual: "accept",
+	return locate.Object{Kind: locate.IPsec, Part: "default " + direction, Text: fmt.Sprintf("default policy %s: block", direction), Usual: "accept",
 		Fix: fmt.Sprintf("ip xfrm policy setdefault %s accept", direction)}
 }
 
@@ -159,7 +161,9 @@ func (p policy) object(names map[int]string) locate.Object {
 	fix.add(p.kind != 0, "ptype sub")
 	fix.add(p.mark.Mask != 0, "mark %#x mask %#x", p.mark.Value, p.mark.Mask)
 	fix.add(p.ifID != 0, "if_id %#x", p.ifID)
-	return locate.Object{Kind: locate.IPsec, Dev: names[int(p.Sel.Ifindex)], Text: w.String(), Usual: "no such policy",
+	key := netstate.Policy{Dir: netstate.Direction(p.Dir), Src: p.src, Dst: p.dst}.Key()
+	return locate.Object{Kind: locate.IPsec, Dev: names[int(p.Sel.Ifindex)], Part: directionNames[p.Dir],
+		Value: strconv.FormatUint(uint64(p.Priority), 10), Key: key, Text: w.String(), Usual: "no such policy",
 		Fix: fix.String(), About: p.dst}
 }
 

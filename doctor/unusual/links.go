@@ -68,10 +68,10 @@ func (s *space) unusualLinks() (all []locate.Object, err error) {
 		d.options(fresh.link, s.names)
 		if mtu := largest[l.index]; (l.mtu < mtu || l.name != "lo" && l.mtu < smallestMTU) && l.mtu != smallest[l.index] {
 			usual := max(mtu, smallestMTU)
-			d.add(fmt.Sprintf("mtu %d", l.mtu), strconv.Itoa(usual), fmt.Sprintf("mtu %d", usual))
+			d.add("mtu", strconv.Itoa(l.mtu), strconv.Itoa(usual), fmt.Sprintf("mtu %d", usual))
 		}
 		if l.kind == "veth" && l.flags&unix.IFF_UP != 0 && l.master == 0 && !attached[l.name] {
-			d.add(Unattached, "one of them", "master BRIDGE")
+			d.add(locate.Unattached, "", "one of them", "master BRIDGE")
 		}
 		s.related(&d)
 		all = append(all, d.found...)
@@ -113,9 +113,6 @@ func (s *space) attached() (map[string]bool, error) {
 	}
 	return has, nil
 }
-
-// Unattached is what is said of a virtual cable that leads nowhere.
-const Unattached = "no bridge, no address and no route"
 
 // smallestMTU is what IPv6 needs.
 const smallestMTU = 1280
@@ -186,9 +183,10 @@ type linkDifferences struct {
 	found []locate.Object
 }
 
-// add notes one difference; fix is what ip link is told about the device.
-func (d *linkDifferences) add(what, usual, fix string) {
-	d.found = append(d.found, locate.Object{Kind: locate.Link, Dev: d.link.name, Text: d.link.name + ": " + what,
+// add notes one difference: a part with its value, if it has one. fix is what ip link is told about the device.
+func (d *linkDifferences) add(part, value, usual, fix string) {
+	d.found = append(d.found, locate.Object{Kind: locate.Link, Dev: d.link.name, Part: part, Value: value,
+		Text:  strings.TrimSpace(d.link.name + ": " + part + " " + value),
 		Usual: usual, Fix: fmt.Sprintf("ip link set dev %s %s", d.link.name, fix)})
 }
 
@@ -202,21 +200,21 @@ func (d *linkDifferences) state(fresh link, idle bool) {
 	up := l.flags&unix.IFF_UP != 0
 	switch {
 	case !up && (l.name == "lo" || l.name != fresh.name && !slices.Contains(idleKinds, l.kind) || l.master != 0):
-		d.add("down", "up", "up")
+		d.add(locate.Down, "", "up", "up")
 	case up && l.flags&unix.IFF_LOWER_UP == 0 && !idle:
-		d.add("no carrier", "LOWER_UP", "up") // the other end has to be up, too
+		d.add(locate.NoCarrier, "", "LOWER_UP", "up") // the other end has to be up, too
 	}
 	for _, f := range ipFlags {
 		switch has, usual := l.flags&f.bit != 0, fresh.flags&f.bit != 0; {
 		case has && !usual:
-			d.add(f.name, "no "+f.name, f.off())
+			d.add(f.name, "", "no "+f.name, f.off())
 		case !has && usual:
-			d.add("no "+f.name, f.name, f.on)
+			d.add("no "+f.name, "", f.name, f.on)
 		}
 	}
 	states := []string{"unknown", "not present", "down", "lower layer down", "testing", "dormant", "up"}
 	if n := number(l.attribute(unix.IFLA_OPERSTATE)); up && (n == 1 || n == 4 || n == 5) {
-		d.add("state "+states[n], "up", "state up mode default")
+		d.add("state", states[n], "up", "state up mode default")
 	}
 }
 
@@ -231,11 +229,11 @@ func (d *linkDifferences) attributes(fresh link) {
 			c.with != 0 && is == number(d.link.attribute(c.with)) {
 			continue // a bridge takes over its ports' limits, and one limit that of the other
 		}
-		d.add(fmt.Sprintf("%s %d", c.word, is), strconv.FormatUint(usual, 10), linkWord(c.id, c.word, usual))
+		d.add(c.word, strconv.FormatUint(is, 10), strconv.FormatUint(usual, 10), linkWord(c.id, c.word, usual))
 	}
 	broadcast, usual := d.link.attribute(unix.IFLA_BROADCAST), fresh.attribute(unix.IFLA_BROADCAST)
 	if len(broadcast) == len(usual) && len(usual) == len(broadcastMAC) && !slices.Equal(broadcast, usual) {
-		d.add("brd "+hardware(broadcast), hardware(usual), "broadcast "+hardware(usual))
+		d.add("brd", hardware(broadcast), hardware(usual), "broadcast "+hardware(usual))
 	}
 	const attached, id = 2, 4 // IFLA_XDP_ATTACHED, IFLA_XDP_PROG_ID
 	if mode := number(d.link.attribute(unix.IFLA_XDP, attached)); mode != 0 {
@@ -243,7 +241,8 @@ func (d *linkDifferences) attributes(fresh link) {
 		if what == "" {
 			what = "xdp"
 		}
-		d.add(fmt.Sprintf("%s program %d", what, number(d.link.attribute(unix.IFLA_XDP, id))), "no program", what+" off")
+		program := strconv.FormatUint(number(d.link.attribute(unix.IFLA_XDP, id)), 10)
+		d.add(what+" program", program, "no program", what+" off")
 	}
 }
 
@@ -294,7 +293,7 @@ func (d *linkDifferences) options(fresh link, names map[int]string) {
 			is, usual := d.link.attribute(append(path, row.ID)...), fresh.attribute(append(path, row.ID)...)
 			for _, o := range option(row, is, usual) {
 				text := fmt.Sprintf("%s: %s %s", d.link.name, o.word, o.is)
-				d.found = append(d.found, locate.Object{Kind: kind, Dev: d.link.name, Text: text, Usual: o.usual,
+				d.found = append(d.found, locate.Object{Kind: kind, Dev: d.link.name, Part: o.word, Value: o.is, Text: text, Usual: o.usual,
 					Fix: fmt.Sprintf("ip link set dev %s type %s %s %s", d.link.name, d.link.kind, o.word, o.usual)})
 			}
 		}
@@ -350,7 +349,7 @@ var above = []string{"vlan", "macvlan", "macvtap", "ipvlan", "ipvtap", "macsec"}
 func (s *space) related(d *linkDifferences) {
 	l := d.link
 	if master := s.byIndex(l.master); master.index != 0 && master.kind != "bridge" {
-		d.add("master "+master.name, "no master", "nomaster")
+		d.add("master", master.name, "no master", "nomaster")
 	}
 	below := s.byIndex(int(number(l.attribute(unix.IFLA_LINK))))
 	if slices.Contains(above, l.kind) {
@@ -358,7 +357,7 @@ func (s *space) related(d *linkDifferences) {
 		if below.index != 0 && l.attribute(unix.IFLA_LINK_NETNSID) == nil {
 			text += "@" + below.name
 		}
-		d.found = append(d.found, locate.Object{Kind: locate.Link, Dev: l.name, Text: text + ": " + l.kind,
+		d.found = append(d.found, locate.Object{Kind: locate.Link, Dev: l.name, Part: l.kind, Text: text + ": " + l.kind,
 			Usual: "no such device", Fix: "ip link del " + l.name})
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/twill-net/twill/doctor/locate"
 	"github.com/twill-net/twill/internal/testwait"
+	"github.com/twill-net/twill/netstate"
 )
 
 // inNamespace runs do on a thread in a new network namespace, with lo up. The namespace goes with the thread.
@@ -105,7 +106,30 @@ func list(t testing.TB) []locate.Object {
 	if len(unread) > 0 {
 		t.Errorf("unread: %q", unread)
 	}
+	for _, o := range all {
+		if !isToldByFields(o) {
+			t.Errorf("judgements read fields, which do not have what the text says: %+v", o)
+		}
+	}
 	return all
+}
+
+// isToldByFields reports whether an object's fields have what its text says to people.
+func isToldByFields(o locate.Object) bool {
+	value := strings.TrimSpace(o.Part + " " + o.Value)
+	switch o.Kind {
+	case locate.Sysctl:
+		return o.Text == o.Part+" = "+o.Value && o.Key != netstate.Key{}
+	case locate.Link:
+		return strings.HasSuffix(o.Text, ": "+value)
+	case locate.BridgePort:
+		return strings.HasPrefix(o.Text, o.Dev+" of "+o.Bridge+": "+value) || strings.HasPrefix(o.Text, o.Dev+": "+value)
+	case locate.Neighbour, locate.FDB:
+		return o.Part == "" && strings.Contains(o.Text, o.MAC) && o.Key != netstate.Key{}
+	case locate.PolicyRule:
+		return true
+	}
+	return o.Part != "" || o.Kind == locate.Address
 }
 
 // without returns the objects of all that are not in before.

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/doctor/locate"
+	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/rtnl"
 )
 
@@ -92,13 +93,14 @@ func (s *space) neighbour(e entry) locate.Object {
 	if dev != "" {
 		fix += " dev " + dev
 	}
-	return locate.Object{Kind: locate.Neighbour, Dev: dev, Text: w.String(), Usual: "no such entry", Fix: fix,
+	return locate.Object{Kind: locate.Neighbour, Dev: dev, MAC: net.HardwareAddr(e.MAC).String(), Value: stateName(e.State),
+		Key: netstate.Neigh{Dev: dev, IP: e.Dst}.Key(), Text: w.String(), Usual: "no such entry", Fix: fix,
 		About: netip.PrefixFrom(e.Dst, e.Dst.BitLen())}
 }
 
 func stateName(state uint16) string {
 	names := map[uint16]string{unix.NUD_INCOMPLETE: "INCOMPLETE", unix.NUD_REACHABLE: "REACHABLE", unix.NUD_STALE: "STALE",
-		unix.NUD_DELAY: "DELAY", unix.NUD_PROBE: "PROBE", unix.NUD_FAILED: "FAILED", unix.NUD_NOARP: "NOARP",
+		unix.NUD_DELAY: "DELAY", unix.NUD_PROBE: "PROBE", unix.NUD_FAILED: locate.Failed, unix.NUD_NOARP: "NOARP",
 		unix.NUD_PERMANENT: "PERMANENT"}
 	if name, ok := names[state]; ok {
 		return name

@@ -180,7 +180,7 @@ func kernelRules(family byte) (all []string) {
 func missingRule(family byte, text string) locate.Object {
 	priority, selector, _ := strings.Cut(text, ": ")
 	table := selector[strings.LastIndex(selector, " ")+1:]
-	return locate.Object{Kind: locate.PolicyRule, Text: fmt.Sprintf("rule %s (%s) is missing", priority, table),
+	return locate.Object{Kind: locate.PolicyRule, Part: "missing", Text: fmt.Sprintf("rule %s (%s) is missing", priority, table),
 		Usual: text, Fix: fmt.Sprintf("%s rule add pref %s %s", tool(family), priority, selector)}
 }
 

@@ -31,7 +31,7 @@ func (s *space) unusualQdiscs() (all []locate.Object, err error) {
 		}
 		kind, dev := unix.ByteSliceToString(rtnl.Attribute(m, nl.SizeofTcMsg, nl.TCA_KIND)), s.names[int(msg.Ifindex)]
 		where := hook(kind, msg.Parent)
-		discipline := locate.Object{Kind: locate.Qdisc, Dev: dev, Usual: "no such discipline",
+		discipline := locate.Object{Kind: locate.Qdisc, Dev: dev, Part: kind + " " + where, Usual: "no such discipline",
 			Text: fmt.Sprintf("%s: %s %x: %s", dev, kind, msg.Handle>>16, where),
 			Fix:  fmt.Sprintf("tc qdisc del dev %s %s", dev, where)}
 		var found []locate.Object
@@ -123,7 +123,7 @@ func (s *space) filter(msg *nl.TcMsg, kind string, options []byte) locate.Object
 	var w words
 	w.add(true, "%s: filter %s pref %d %s", dev, where, msg.Info>>16, kind)
 	w = append(w, s.actions(kind, options)...)
-	return locate.Object{Kind: locate.Qdisc, Dev: dev, Text: w.String(), Usual: "no such filter",
+	return locate.Object{Kind: locate.Qdisc, Dev: dev, Part: "filter " + where + " " + kind, Text: w.String(), Usual: "no such filter",
 		Fix: fmt.Sprintf("tc filter del dev %s %s pref %d", dev, where, msg.Info>>16)}
 }
 
@@ -200,7 +200,7 @@ func program(dev, place string, p bpflink.AttachedProgram) (o locate.Object, fas
 		}
 		_ = opened.Close()
 	}
-	o = locate.Object{Kind: locate.Qdisc, Dev: dev, Usual: "no program",
+	o = locate.Object{Kind: locate.Qdisc, Dev: dev, Part: place + " program", Usual: "no program",
 		Text: fmt.Sprintf("%s: %s program %s", dev, place, name)}
 	if id, ok := p.LinkID(); ok {
 		o.Fix = fmt.Sprintf("bpftool link detach id %d", id)

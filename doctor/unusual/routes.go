@@ -198,7 +198,7 @@ func (r route) follows(addresses []address) bool {
 }
 
 func (r route) object() locate.Object {
-	return locate.Object{Kind: locate.Route, Dev: r.dev, Text: r.text(), Usual: "no such route", About: r.dst,
+	return locate.Object{Kind: locate.Route, Dev: r.dev, Part: routeType(r.kind), Text: r.text(), Usual: "no such route", About: r.dst,
 		Fix: r.fix()}
 }
 

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/doctor/locate"
+	"github.com/twill-net/twill/netstate"
 )
 
 const procSysNet = "/proc/sys/net/"
@@ -258,9 +259,9 @@ func initialNamespace() bool {
 
 // sysctl is an object as sysctl(8) prints it, which writes a dot in a device's name as a slash.
 func sysctl(file, device, value, usual string) locate.Object {
-	o := locate.Object{Kind: locate.Sysctl, Dev: device, Usual: usual}
 	name := "net." + swapDots.Replace(file)
-	o.Text = fmt.Sprintf("%s = %s", name, value)
+	o := locate.Object{Kind: locate.Sysctl, Dev: device, Part: name, Value: value, Key: netstate.Sysctl{Name: "net/" + file}.Key(),
+		Text: fmt.Sprintf("%s = %s", name, value), Usual: usual}
 	if strings.Contains(usual, " ") || usual == "" {
 		usual = "'" + usual + "'"
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"math"
 	"net/netip"
-	"strings"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -106,7 +105,7 @@ func (a *applier) putAddr(want netstate.Addr, was netstate.Object) error {
 	if broadcast := broadcastOf(want.Prefix); broadcast.IsValid() {
 		r.AddData(nl.NewRtAttr(unix.IFA_BROADCAST, broadcast.AsSlice()))
 	}
-	if strings.Contains(old.Extra, "metric") && want.Prefix.Addr().Is6() { // IPv6 keeps a metric if none is said
+	if netstate.ExtraHas(old.Extra, "metric") && want.Prefix.Addr().Is6() { // IPv6 keeps a metric if none is said
 		r.AddData(nl.NewRtAttr(rtnl.AddrMetric, nl.Uint32Attr(defaultMetric6)))
 	}
 	return errors.Join(append(a.bulk.Do(r), deleted)...)
@@ -115,15 +114,7 @@ func (a *applier) putAddr(want netstate.Addr, was netstate.Object) error {
 // inPlace reports whether the kernel changes what an address has beyond the wanted one without deleting it: of IPv4
 // lifetimes and metrics (seen on 6.18), of IPv6 all.
 func inPlace(was netstate.Addr) bool {
-	if was.Extra == "" || was.Prefix.Addr().Is6() {
-		return true
-	}
-	for _, word := range []string{"scope", "broadcast", "noprefixroute", "autojoin"} {
-		if strings.Contains(was.Extra, word) {
-			return false
-		}
-	}
-	return true
+	return was.Prefix.Addr().Is6() || !netstate.ExtraHas(was.Extra, "scope", "broadcast", "noprefixroute", "autojoin")
 }
 
 func (a *applier) deleteAddr(o netstate.Addr) error {

@@ -28,6 +28,7 @@ var mechanisms = []struct {
 	{"see packets end", []string{"ringbuf.NewReader", "perf.NewReader"}, []string{"doctor/drops"}},
 	{"code a route", []string{"unix.RTA_DST"}, []string{"doctor/unusual", "netstate/kernel", "plugin/wire"}},
 	{"code a neighbour", []string{"unix.NDA_LLADDR"}, []string{"netstate/kernel", "netstate/rtnl"}},
+	{"code a device", []string{"unix.IFLA_MTU"}, []string{"netstate/kernel", "netstate/rtnl", "plugin/wire"}},
 	{"code an address", []string{"unix.IFA_LOCAL"}, []string{"netstate/kernel", "netstate/rtnl", "plugin/wire"}},
 	{"split a rule of iptables", []string{"savedrule.Parse", "savedrule.Words"}, []string{"doctor/rules", "doctor/ruletrace", "netstate/firewall",
 		"plugin/delegate"}},

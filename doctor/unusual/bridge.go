@@ -36,7 +36,7 @@ func (s *space) unusualPorts() (all []locate.Object, err error) {
 	}
 	filtering := false
 	for _, l := range s.links {
-		filtering = filtering || number(l.attribute(unix.IFLA_LINKINFO, nl.IFLA_INFO_DATA, vlanFiltering)) == 1
+		filtering = filtering || rtnl.Number(l.Attribute(unix.IFLA_LINKINFO, nl.IFLA_INFO_DATA, vlanFiltering)) == 1
 		if s.byIndex(l.master).kind == "bridge" {
 			all = append(all, s.port(l, f.like("", l.kind).port)...)
 		}
@@ -54,10 +54,10 @@ var portWords = attributes.Of("port", "")
 func (s *space) port(l, fresh link) (all []locate.Object) {
 	path := []uint16{unix.IFLA_LINKINFO, nl.IFLA_INFO_SLAVE_DATA}
 	bridge := s.names[l.master]
-	for id, value := range rtnl.Attributes(l.attribute(path...)) {
+	for id, value := range rtnl.Attributes(l.Attribute(path...)) {
 		row, known := attributes.Find(portWords, attributes.Attributes, portWords[0].Path, id)
-		usual := fresh.attribute(append(path, id)...)
-		is, want := number(value), number(usual)
+		usual := fresh.Attribute(append(path, id)...)
+		is, want := rtnl.Number(value), rtnl.Number(usual)
 		if id == portState {
 			want = forwarding
 		}
@@ -105,7 +105,7 @@ func (s *space) vlans() (all []locate.Object, err error) {
 			of, self = l.name, " self"
 		}
 		usual := false
-		for kind, value := range rtnl.Attributes(l.attribute(unix.IFLA_AF_SPEC)) {
+		for kind, value := range rtnl.Attributes(l.Attribute(unix.IFLA_AF_SPEC)) {
 			if kind != bridgeVLANInfo || len(value) < 4 {
 				continue
 			}
@@ -145,9 +145,9 @@ func (s *space) unusualForwarding() (all []locate.Object, err error) {
 	entries, err := s.entries(unix.AF_BRIDGE, 0)
 	own := func(e entry) bool {
 		return slices.ContainsFunc(s.links, func(l link) bool {
-			stands := int(number(l.attribute(unix.IFLA_LINK))) == e.Index // on it, and has its packets
+			stands := int(rtnl.Number(l.Attribute(unix.IFLA_LINK))) == e.Index // on it, and has its packets
 			return (l.index == e.Index || l.index == e.Master || stands) &&
-				slices.Equal(l.attribute(unix.IFLA_ADDRESS), e.MAC)
+				slices.Equal(l.Attribute(unix.IFLA_ADDRESS), e.MAC)
 		})
 	}
 	for _, e := range entries {

@@ -31,7 +31,7 @@ func (s *space) fingerprints() (map[int]string, error) {
 
 // settings returns what a link's message has of net.ipv4.conf and net.ipv6.conf.
 func (l link) settings() string {
-	inet, inet6 := l.attribute(unix.IFLA_AF_SPEC, unix.AF_INET), l.attribute(unix.IFLA_AF_SPEC, unix.AF_INET6)
+	inet, inet6 := l.Attribute(unix.IFLA_AF_SPEC, unix.AF_INET), l.Attribute(unix.IFLA_AF_SPEC, unix.AF_INET6)
 	return string(rtnl.Attribute(inet, 0, inetConf)) + string(rtnl.Attribute(inet6, 0, inet6Conf)) +
 		string(rtnl.Attribute(inet6, 0, addrGenMode))
 }
@@ -46,7 +46,7 @@ func (s *space) neighbourSettings() (map[int]string, error) {
 		for kind, value := range rtnl.Attributes(rtnl.Attribute(m, size, tableParameters)) {
 			switch kind {
 			case parameterDevice:
-				index = int(number(value))
+				index = int(rtnl.Number(value))
 			case parameterUses, parameterNow:
 			default:
 				text = append(append(text, byte(kind)), value...)

@@ -94,7 +94,7 @@ func (p *policy) attribute(kind uint16, value []byte) {
 	case kind == nl.XFRMA_MARK && len(value) >= nl.SizeofXfrmMark:
 		p.mark = *nl.DeserializeXfrmMark(value)
 	case kind == nl.XFRMA_IF_ID:
-		p.ifID = number(value)
+		p.ifID = rtnl.Number(value)
 	case kind == nl.XFRMA_POLICY_TYPE && len(value) > 0:
 		p.kind = value[0]
 	}

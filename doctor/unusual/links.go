@@ -12,6 +12,7 @@ import (
 
 	"github.com/twill-net/twill/doctor/locate"
 	"github.com/twill-net/twill/netstate/attributes"
+	"github.com/twill-net/twill/netstate/rtnl"
 )
 
 // flag is a flag of a device, and how ip link turns it on.
@@ -108,7 +109,7 @@ func (s *space) attached() (map[string]bool, error) {
 	}
 	for _, l := range s.links {
 		if slices.Contains(above, l.kind) {
-			has[s.byIndex(int(number(l.attribute(unix.IFLA_LINK)))).name] = true
+			has[s.byIndex(int(rtnl.Number(l.Attribute(unix.IFLA_LINK)))).name] = true
 		}
 	}
 	return has, nil
@@ -152,7 +153,7 @@ func (s *space) smallestPort() map[int]int {
 func (s *space) peerMTUs() map[int]int {
 	found := map[int]int{}
 	for _, l := range s.links {
-		peer, elsewhere := int(number(l.attribute(unix.IFLA_LINK))), l.attribute(unix.IFLA_LINK_NETNSID)
+		peer, elsewhere := int(rtnl.Number(l.Attribute(unix.IFLA_LINK))), l.Attribute(unix.IFLA_LINK_NETNSID)
 		switch {
 		case l.kind != "veth" || peer == 0:
 		case elsewhere == nil:
@@ -213,7 +214,7 @@ func (d *linkDifferences) state(fresh link, idle bool) {
 		}
 	}
 	states := []string{"unknown", "not present", "down", "lower layer down", "testing", "dormant", "up"}
-	if n := number(l.attribute(unix.IFLA_OPERSTATE)); up && (n == 1 || n == 4 || n == 5) {
+	if n := rtnl.Number(l.Attribute(unix.IFLA_OPERSTATE)); up && (n == 1 || n == 4 || n == 5) {
 		d.add("state", states[n], "up", "state up mode default")
 	}
 }
@@ -221,27 +222,27 @@ func (d *linkDifferences) state(fresh link, idle bool) {
 // attributes compares what any device has.
 func (d *linkDifferences) attributes(fresh link) {
 	for _, c := range compared {
-		is, usual := number(d.link.attribute(c.id)), number(fresh.attribute(c.id))
-		if c.id == unix.IFLA_TXQLEN && unix.ByteSliceToString(d.link.attribute(unix.IFLA_QDISC)) == "noqueue" {
+		is, usual := rtnl.Number(d.link.Attribute(c.id)), rtnl.Number(fresh.Attribute(c.id))
+		if c.id == unix.IFLA_TXQLEN && unix.ByteSliceToString(d.link.Attribute(unix.IFLA_QDISC)) == "noqueue" {
 			continue // nothing is queued
 		}
 		if is == usual || c.soft && (d.link.kind == "" || d.link.kind == "bridge" && is < usual) ||
-			c.with != 0 && is == number(d.link.attribute(c.with)) {
+			c.with != 0 && is == rtnl.Number(d.link.Attribute(c.with)) {
 			continue // a bridge takes over its ports' limits, and one limit that of the other
 		}
 		d.add(c.word, strconv.FormatUint(is, 10), strconv.FormatUint(usual, 10), linkWord(c.id, c.word, usual))
 	}
-	broadcast, usual := d.link.attribute(unix.IFLA_BROADCAST), fresh.attribute(unix.IFLA_BROADCAST)
+	broadcast, usual := d.link.Attribute(unix.IFLA_BROADCAST), fresh.Attribute(unix.IFLA_BROADCAST)
 	if len(broadcast) == len(usual) && len(usual) == len(broadcastMAC) && !slices.Equal(broadcast, usual) {
 		d.add("brd", hardware(broadcast), hardware(usual), "broadcast "+hardware(usual))
 	}
 	const attached, id = 2, 4 // IFLA_XDP_ATTACHED, IFLA_XDP_PROG_ID
-	if mode := number(d.link.attribute(unix.IFLA_XDP, attached)); mode != 0 {
+	if mode := rtnl.Number(d.link.Attribute(unix.IFLA_XDP, attached)); mode != 0 {
 		what := map[uint64]string{1: "xdp", 2: "xdpgeneric", 3: "xdpoffload"}[mode]
 		if what == "" {
 			what = "xdp"
 		}
-		program := strconv.FormatUint(number(d.link.attribute(unix.IFLA_XDP, id)), 10)
+		program := strconv.FormatUint(rtnl.Number(d.link.Attribute(unix.IFLA_XDP, id)), 10)
 		d.add(what+" program", program, "no program", what+" off")
 	}
 }
@@ -290,7 +291,7 @@ func (d *linkDifferences) options(fresh link, names map[int]string) {
 			if row.Fate == attributes.Derived || row.Field != "" || row.Word == "" {
 				continue // an object of netstate has those with a field, and its owner decides
 			}
-			is, usual := d.link.attribute(append(path, row.ID)...), fresh.attribute(append(path, row.ID)...)
+			is, usual := d.link.Attribute(append(path, row.ID)...), fresh.Attribute(append(path, row.ID)...)
 			for _, o := range option(row, is, usual) {
 				text := fmt.Sprintf("%s: %s %s", d.link.name, o.word, o.is)
 				d.found = append(d.found, locate.Object{Kind: kind, Dev: d.link.name, Part: o.word, Value: o.is, Text: text, Usual: o.usual,
@@ -311,13 +312,13 @@ func option(row attributes.Attribute, is, usual []byte) (all []difference) {
 	switch row.Form {
 	case attributes.Options:
 		names := []string{"no_linklocal_learn", "mcast_vlan_snooping", "mst_enabled", "mdb_offload_fail_notification"}
-		for differ := uint32(number(is)) ^ uint32(number(usual)); differ != 0; differ &= differ - 1 {
+		for differ := uint32(rtnl.Number(is)) ^ uint32(rtnl.Number(usual)); differ != 0; differ &= differ - 1 {
 			i := bits.TrailingZeros32(differ)
 			name := fmt.Sprintf("boolopt%d", i)
 			if i < len(names) {
 				name = names[i]
 			}
-			on := number(is) >> i & 1
+			on := rtnl.Number(is) >> i & 1
 			all = append(all, difference{name, strconv.FormatUint(on, 10), strconv.FormatUint(1-on, 10)})
 		}
 		return all
@@ -327,7 +328,7 @@ func option(row attributes.Attribute, is, usual []byte) (all []difference) {
 		}
 		return []difference{{row.Word, protocolText(is), protocolText(usual)}}
 	}
-	return []difference{{row.Word, strconv.FormatUint(number(is), 10), strconv.FormatUint(number(usual), 10)}}
+	return []difference{{row.Word, strconv.FormatUint(rtnl.Number(is), 10), strconv.FormatUint(rtnl.Number(usual), 10)}}
 }
 
 // protocolText returns the number of a VLAN's protocol as ip prints it.
@@ -351,10 +352,10 @@ func (s *space) related(d *linkDifferences) {
 	if master := s.byIndex(l.master); master.index != 0 && master.kind != "bridge" {
 		d.add("master", master.name, "no master", "nomaster")
 	}
-	below := s.byIndex(int(number(l.attribute(unix.IFLA_LINK))))
+	below := s.byIndex(int(rtnl.Number(l.Attribute(unix.IFLA_LINK))))
 	if slices.Contains(above, l.kind) {
 		text := l.name
-		if below.index != 0 && l.attribute(unix.IFLA_LINK_NETNSID) == nil {
+		if below.index != 0 && l.Attribute(unix.IFLA_LINK_NETNSID) == nil {
 			text += "@" + below.name
 		}
 		d.found = append(d.found, locate.Object{Kind: locate.Link, Dev: l.name, Part: l.kind, Text: text + ": " + l.kind,

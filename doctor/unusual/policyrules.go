@@ -64,7 +64,7 @@ func parseRule(m []byte) (rule, error) {
 }
 
 func (r *rule) attribute(kind uint16, value []byte) {
-	n := uint32(number(value))
+	n := uint32(rtnl.Number(value))
 	switch kind {
 	case nl.FRA_DST:
 		r.dst = netip.PrefixFrom(rtnl.Addr(value), r.dst.Bits())
@@ -92,7 +92,7 @@ func (r *rule) attribute(kind uint16, value []byte) {
 		r.l3mdev = n != 0
 	case nl.FRA_UID_RANGE:
 		if len(value) >= 8 {
-			r.uids = &[2]uint32{n, uint32(number(value[4:8]))}
+			r.uids = &[2]uint32{n, uint32(rtnl.Number(value[4:8]))}
 		}
 	case nl.FRA_PROTOCOL:
 		r.protocol = byte(n)

@@ -71,7 +71,7 @@ func (s *space) routeAttribute(r *route, kind uint16, value []byte) {
 	case unix.RTA_SRC:
 		r.from = netip.PrefixFrom(rtnl.Addr(value), r.from.Bits())
 	case unix.RTA_TABLE:
-		r.table = int(number(value))
+		r.table = int(rtnl.Number(value))
 	case unix.RTA_GATEWAY:
 		r.via = rtnl.Addr(value)
 	case unix.RTA_VIA:
@@ -79,24 +79,24 @@ func (s *space) routeAttribute(r *route, kind uint16, value []byte) {
 			r.via = rtnl.Addr(value[2:]) // of the other family
 		}
 	case unix.RTA_OIF:
-		r.dev = s.names[int(number(value))]
+		r.dev = s.names[int(rtnl.Number(value))]
 	case unix.RTA_PRIORITY:
-		r.metric = number(value)
+		r.metric = rtnl.Number(value)
 	case unix.RTA_PREFSRC:
 		r.src = rtnl.Addr(value)
 	case unix.RTA_ENCAP:
 		r.encap = true
 	case rtaNextHop:
-		r.nexthop = number(value)
+		r.nexthop = rtnl.Number(value)
 	case unix.RTA_PREF:
-		r.hasPreference, r.preferred = true, byte(number(value))
+		r.hasPreference, r.preferred = true, byte(rtnl.Number(value))
 	case unix.RTA_METRICS:
 		for id, n := range rtnl.Attributes(value) {
 			word := fmt.Sprintf("metric-%d", id)
 			if a, ok := attributes.Find(routeWords, attributes.Attributes, []uint16{unix.RTA_METRICS}, id); ok {
 				word = a.Word
 			}
-			r.more.add(id != unix.RTAX_CC_ALGO, "%s %d", word, number(n))
+			r.more.add(id != unix.RTAX_CC_ALGO, "%s %d", word, rtnl.Number(n))
 		}
 	case unix.RTA_MULTIPATH:
 		s.multipath(r, value)

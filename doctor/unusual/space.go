@@ -2,9 +2,7 @@ package unusual
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
-	"fmt"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -63,15 +61,15 @@ func tool(family byte) string {
 	return "ip"
 }
 
-// link is a device as the kernel sends it: struct ifinfomsg and attributes.
+// link is a device, with what is asked for often.
 type link struct {
-	message []byte
-	index   int
-	flags   uint32
-	name    string
-	kind    string // veth, bridge, …; empty: hardware, or lo
-	master  int
-	mtu     int
+	rtnl.Link
+	index  int
+	flags  uint32
+	name   string
+	kind   string // veth, bridge, …; empty: hardware, or lo
+	master int
+	mtu    int
 }
 
 // skipStats is RTEXT_FILTER_SKIP_STATS of linux/rtnetlink.h.
@@ -105,19 +103,11 @@ func oneLink(index int) *nl.NetlinkRequest {
 }
 
 func parseLink(m []byte) (link, error) {
-	if len(m) < unix.SizeofIfInfomsg {
-		return link{}, fmt.Errorf("a link of %d bytes: want at least %d", len(m), unix.SizeofIfInfomsg)
+	l, err := rtnl.ParseLink(m)
+	if err != nil {
+		return link{}, err
 	}
-	l := link{message: m, index: int(int32(binary.NativeEndian.Uint32(m[4:]))), flags: binary.NativeEndian.Uint32(m[8:])}
-	l.name = unix.ByteSliceToString(l.attribute(unix.IFLA_IFNAME))
-	l.kind = unix.ByteSliceToString(l.attribute(unix.IFLA_LINKINFO, nl.IFLA_INFO_KIND))
-	l.master = int(number(l.attribute(unix.IFLA_MASTER)))
-	l.mtu = int(number(l.attribute(unix.IFLA_MTU)))
-	return l, nil
-}
-
-func (l link) attribute(path ...uint16) []byte {
-	return rtnl.Attribute(l.message, unix.SizeofIfInfomsg, path...)
+	return link{l, l.Index(), l.Flags(), l.Name(), l.Kind(), l.Master(), l.MTU()}, nil
 }
 
 // byName returns a device, and the zero link if there is none.
@@ -137,19 +127,4 @@ func (s *space) byIndex(index int) link {
 		}
 	}
 	return link{}
-}
-
-// number reads a value of one to eight bytes in the machine's order, and returns 0 for none.
-func number(value []byte) uint64 {
-	switch {
-	case len(value) >= 8:
-		return binary.NativeEndian.Uint64(value)
-	case len(value) >= 4:
-		return uint64(binary.NativeEndian.Uint32(value))
-	case len(value) >= 2:
-		return uint64(binary.NativeEndian.Uint16(value))
-	case len(value) == 1:
-		return uint64(value[0])
-	}
-	return 0
 }

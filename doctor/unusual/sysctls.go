@@ -1,7 +1,6 @@
 package unusual
 
 import (
-	"encoding/binary"
 	"fmt"
 	"os"
 	"path"
@@ -220,7 +219,7 @@ func (c *comparison) usualOf(l link, name, value string) []string {
 	if name == "ipv6/conf/mtu" {
 		return []string{strconv.Itoa(l.mtu)}
 	}
-	if name == "ipv6/conf/addr_gen_mode" && binary.NativeEndian.Uint16(l.message[2:]) == unix.ARPHRD_NONE {
+	if name == "ipv6/conf/addr_gen_mode" && l.Type() == unix.ARPHRD_NONE {
 		return []string{value, "3"} // which the kernel sets when a device without hardware addresses has a carrier
 	}
 	all := c.all[name]

@@ -92,9 +92,9 @@ type report struct {
 
 func reports() []report {
 	attribute := func(header int, id uint16) func([]byte) int {
-		return func(m []byte) int { return intOf(rtnl.Attribute(m, header, id)) }
+		return func(m []byte) int { return rtnl.Int(rtnl.Attribute(m, header, id)) }
 	}
-	at4 := func(m []byte) int { return intOf(m[4:]) }
+	at4 := func(m []byte) int { return rtnl.Int(m[4:]) }
 	ntf := func(m []byte) uint32 { return uint32(m[10]) }
 	ifa := func(m []byte) uint32 {
 		return binary.NativeEndian.Uint32(rtnl.Attribute(m, unix.SizeofIfAddrmsg, unix.IFA_FLAGS))
@@ -139,7 +139,7 @@ func TestEveryAttribute(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		kinds[d.index()] = d.kind()
+		kinds[d.Index()] = d.Kind()
 	}
 	seen := map[string]int{}
 	for _, r := range reports() {

@@ -37,14 +37,14 @@ type deviation struct {
 
 // deviations returns the attributes that no field of an object models and that are not as they must be.
 func (d device) deviations() (all []deviation) {
-	tables := deviceTables[d.kind()]
+	tables := deviceTables[d.Kind()]
 	for i := range uint16(32) {
 		a, ok := attributes.Find(tables, attributes.Bits, nil, i)
-		if ok && a.Fate == attributes.Pinned && a.Field == "" && uint64(d.flags()>>i&1) != a.Value {
+		if ok && a.Fate == attributes.Pinned && a.Field == "" && uint64(d.Flags()>>i&1) != a.Value {
 			all = append(all, deviation{Attribute: a, bit: true})
 		}
 	}
-	return nested(all, tables, d[unix.SizeofIfInfomsg:], make([]uint16, 0, 4))
+	return nested(all, tables, d.Link[unix.SizeofIfInfomsg:], make([]uint16, 0, 4))
 }
 
 func nested(all []deviation, tables []attributes.Table, data []byte, path []uint16) []deviation {
@@ -72,11 +72,11 @@ func differs(a attributes.Attribute, value []byte) bool {
 func read(a attributes.Attribute, value []byte) (n uint64) {
 	switch {
 	case a.Form == attributes.Options && len(value) == 8:
-		return numberOf(value[:4])
+		return rtnl.Number(value[:4])
 	case len(value) > 8 && len(bytes.Trim(value, "\x00")) > 0:
 		return math.MaxUint64
 	case a.Form != attributes.Network && len(value) <= 8:
-		return numberOf(value)
+		return rtnl.Number(value)
 	}
 	for _, b := range value {
 		n = n<<8 | uint64(b)
@@ -155,7 +155,7 @@ func (a *applier) putBack(d device) error {
 func (a *applier) putBackOne(d device, v deviation) error {
 	r := nl.NewNetlinkRequest(unix.RTM_NEWLINK, 0)
 	header := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	header.Index = int32(d.index())
+	header.Index = int32(d.Index())
 	r.AddData(header)
 	switch {
 	case v.bit:
@@ -180,9 +180,9 @@ func (d device) wrap(v deviation) *nl.RtAttr {
 	for i := len(v.path) - 1; i >= 0; i-- {
 		outer := nl.NewRtAttr(int(v.path[i])|unix.NLA_F_NESTED, nil)
 		outer.AddChild(inner)
-		switch kind := d.kind(); {
+		switch kind := d.Kind(); {
 		case i == 1 && v.path[0] == unix.IFLA_LINKINFO && kind == "ipip":
-			for id, value := range rtnl.Attributes(d.attribute(v.path...)) {
+			for id, value := range rtnl.Attributes(d.Attribute(v.path...)) {
 				if id != v.ID {
 					outer.AddRtAttr(int(id), value)
 				}

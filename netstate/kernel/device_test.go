@@ -21,9 +21,9 @@ func message(kind string, flags uint32, attributes ...[]byte) device {
 		info = append(info, attr(unix.IFLA_INFO_DATA|unix.NLA_F_NESTED, data...)...)
 		data = nil
 	}
-	return slices.Concat(header, attr(unix.IFLA_IFNAME, nl.ZeroTerminated("dev")...), attr(unix.IFLA_MTU, number(1480)...),
+	return device{slices.Concat(header, attr(unix.IFLA_IFNAME, nl.ZeroTerminated("dev")...), attr(unix.IFLA_MTU, number(1480)...),
 		attr(unix.IFLA_IFALIAS, nl.ZeroTerminated(netstate.Mark)...), data,
-		attr(unix.IFLA_LINKINFO|unix.NLA_F_NESTED, info...))
+		attr(unix.IFLA_LINKINFO|unix.NLA_F_NESTED, info...))}
 }
 
 // TestDecodeDevice: what a device has that Twill does not give it is said, so that it never looks intact.

@@ -1,8 +1,6 @@
 package kernel
 
 import (
-	"encoding/binary"
-
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
@@ -18,14 +16,6 @@ func parseEntry(m []byte) (entry, error) {
 }
 
 func (n entry) mac() netstate.MAC { return macOf(n.MAC) }
-
-// intOf reads an attribute of four bytes, and returns 0 if it is shorter.
-func intOf(value []byte) int {
-	if len(value) < 4 {
-		return 0
-	}
-	return int(binary.NativeEndian.Uint32(value))
-}
 
 // decodeNeigh reports false for entries that are the kernel's. On a VXLAN device it learns some, and permanent ones are
 // ours. On a device without hardware addresses all of its entries have the state NOARP: one that has another state keeps

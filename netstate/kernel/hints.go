@@ -134,15 +134,15 @@ func (k *Kernel) concernsLink(f *filter, kind uint16, data []byte) bool {
 	if err != nil || data[0] != unix.AF_UNSPEC { // another family's are about bridge ports
 		return false
 	}
-	if known, ours := f.objects[d.index()]; ours {
+	if known, ours := f.objects[d.Index()]; ours {
 		return kind == unix.RTM_DELLINK || d.decode(f.names) != known
 	}
-	name := d.name()
-	if f.wanted[name] || d.marked() || d.kind() != "veth" {
+	name := d.Name()
+	if f.wanted[name] || d.marked() || d.Kind() != "veth" {
 		return true
 	}
 	if carriers := k.carriers.Load(); carriers != nil {
-		return (*carriers)[d.index()]
+		return (*carriers)[d.Index()]
 	}
 	return !strings.HasPrefix(name, "veth") // nobody has looked for underlays yet
 }
@@ -163,7 +163,7 @@ func (k *Kernel) concernsRoute(rtmsg []byte, owned map[int]string) bool {
 	if ok && linkLocal(dst) {
 		return false
 	}
-	if _, ours := owned[intOf(rtnl.Attribute(rtmsg, unix.SizeofRtMsg, unix.RTA_OIF))]; ours {
+	if _, ours := owned[rtnl.Int(rtnl.Attribute(rtmsg, unix.SizeofRtMsg, unix.RTA_OIF))]; ours {
 		return true
 	}
 	return ok && k.inNetworks(netip.PrefixFrom(dst, int(rtmsg[1])))
@@ -173,7 +173,7 @@ func (k *Kernel) concernsRoute(rtmsg []byte, owned map[int]string) bool {
 // interfaces, of new ones (their indices are negative), or of one that is named. Each pod's device has a message, too.
 func (k *Kernel) concernsNetconf(data []byte) bool {
 	f := k.filter.Load()
-	index := int32(intOf(rtnl.Attribute(data, sizeofNetconf, netconfaIfindex)))
+	index := int32(rtnl.Int(rtnl.Attribute(data, sizeofNetconf, netconfaIfindex)))
 	part := "/" + f.names[int(index)] + "/"
 	return index <= 0 || slices.ContainsFunc(f.sysctls, func(s netstate.Sysctl) bool { return strings.Contains(s.Name, part) })
 }

@@ -30,24 +30,24 @@ func (k *Kernel) Interfaces(ctx context.Context) ([]netstate.Interface, error) {
 	ours := map[int]bool{}
 	vrfs := map[int]string{}
 	for _, l := range links {
-		ours[l.index()] = l.made()
-		if l.kind() == "vrf" {
-			vrfs[l.index()] = l.name()
+		ours[l.Index()] = l.made()
+		if l.Kind() == "vrf" {
+			vrfs[l.Index()] = l.Name()
 		}
 	}
 	forwards, _ := readSysctl(forwardsIPv6) // an error: this kernel has no IPv6
 	carriers := map[int]bool{}
 	interfaces := make([]netstate.Interface, 0, len(links))
 	for _, l := range links {
-		index, vrf := l.index(), vrfs[l.master()]
-		i := netstate.Interface{Name: l.name(), MTU: l.mtu(), MAC: l.mac(), Up: l.up(),
+		index, vrf := l.Index(), vrfs[l.Master()]
+		i := netstate.Interface{Name: l.Name(), MTU: l.MTU(), MAC: l.mac(), Up: l.up(),
 			Running: l.running(), Gateways: routed.gateways[index], Routed: routed.ours[index],
-			OnLink: routed.onLink[index], Ways: routed.ways[index], Owned: ours[index] || ours[l.master()],
-			AcceptRA: l.acceptRA() != 0, LosesRA: forwards == "0" && l.losesRA() && (l.master() == 0 || vrf != ""),
-			Queued: l.text(unix.IFLA_QDISC) != "noqueue", Ethernet: l.isEthernet(), VRF: vrf,
-			Master: names[l.master()]}
+			OnLink: routed.onLink[index], Ways: routed.ways[index], Owned: ours[index] || ours[l.Master()],
+			AcceptRA: l.acceptRA() != 0, LosesRA: forwards == "0" && l.losesRA() && (l.Master() == 0 || vrf != ""),
+			Queued: l.Text(unix.IFLA_QDISC) != "noqueue", Ethernet: l.isEthernet(), VRF: vrf,
+			Master: names[l.Master()]}
 		i.Port, _ = l.port()
-		if l.kind() == "vxlan" {
+		if l.Kind() == "vxlan" {
 			on, err := k.offloads.ethtool(i.Name, unix.ETHTOOL_GTXCSUM, 0)
 			i.ChecksumsOff = err == nil && on == 0
 		}

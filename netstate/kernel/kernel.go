@@ -96,7 +96,7 @@ func (k *Kernel) Close() {
 // ownsLink reports whether a link is ours: by its mark and kind, or because want has one of that name (a flannel agent may
 // have left it, without a mark).
 func ownsLink(d device, want netstate.State) bool {
-	_, wanted := want[netstate.Key{Kind: netstate.KindLink, Name: d.name()}]
+	_, wanted := want[netstate.Key{Kind: netstate.KindLink, Name: d.Name()}]
 	return wanted || d.made()
 }
 

@@ -136,7 +136,7 @@ func (a *applier) createLink(made netlink.Link, want netlink.LinkAttrs) error {
 	if err != nil {
 		return err
 	}
-	a.links[name] = linkOf(d.name(), d.index())
+	a.links[name] = linkOf(d.Name(), d.Index())
 	return a.adjust(d, want)
 }
 
@@ -148,9 +148,9 @@ func linkOf(name string, index int) netlink.Link {
 // adjust makes an existing link as wanted without recreating it, and marks it as ours. Its error is errFixed where the
 // device has to be made again.
 func (a *applier) adjust(d device, want netlink.LinkAttrs) error {
-	l := linkOf(d.name(), d.index())
+	l := linkOf(d.Name(), d.Index())
 	errs := []error{a.putBack(d)}
-	if d.mtu() != want.MTU {
+	if d.MTU() != want.MTU {
 		errs = append(errs, a.nl.LinkSetMTU(l, want.MTU))
 	}
 	if want.HardwareAddr != nil && d.mac() != macOf(want.HardwareAddr) {

@@ -62,14 +62,14 @@ func (k *Kernel) Ports() ([]Port, error) {
 	links, names, err := k.devices(func(device) bool { return true })
 	ports := make([]Port, 0, len(links))
 	for _, l := range links {
-		elsewhere := l.attribute(unix.IFLA_LINK_NETNSID) != nil
-		p := Port{Name: l.name(), Master: names[l.master()], Up: l.up(), Pod: l.kind() == "veth" && elsewhere, MTU: l.mtu(),
-			NoCarrier: l.flags()&unix.IFF_LOWER_UP == 0}
+		elsewhere := l.Attribute(unix.IFLA_LINK_NETNSID) != nil
+		p := Port{Name: l.Name(), Master: names[l.Master()], Up: l.up(), Pod: l.Kind() == "veth" && elsewhere, MTU: l.MTU(),
+			NoCarrier: l.Flags()&unix.IFF_LOWER_UP == 0}
 		if mark, ok := l.port(); ok {
 			p.PodMAC = mark.Pod.String()
 		}
-		if intOf(l.attribute(unix.IFLA_LINKINFO, nl.IFLA_INFO_DATA, macvlanMode)) == passthru && l.kind() == "macvlan" {
-			p.Takes = names[intOf(l.attribute(unix.IFLA_LINK))]
+		if rtnl.Int(l.Attribute(unix.IFLA_LINKINFO, nl.IFLA_INFO_DATA, macvlanMode)) == passthru && l.Kind() == "macvlan" {
+			p.Takes = names[rtnl.Int(l.Attribute(unix.IFLA_LINK))]
 		}
 		ports = append(ports, p)
 	}

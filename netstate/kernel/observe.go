@@ -27,14 +27,14 @@ func (k *Kernel) Observe(ctx context.Context, want netstate.State) (netstate.Sta
 		foreign: map[onLink]bool{}, filter: newFilter(want)}
 	o.filter.names = names
 	for _, d := range ours {
-		index, kind := d.index(), d.kind()
+		index, kind := d.Index(), d.Kind()
 		if mark, isPort := d.port(); isPort {
 			o.filter.marks[index] = mark
 			observed(&o, d.decodePort(mark, names))
 			continue
 		}
 		o.filter.links[index] = kind
-		o.filter.devs[kind] = append(o.filter.devs[kind], d.name())
+		o.filter.devs[kind] = append(o.filter.devs[kind], d.Name())
 		object := d.decode(names)
 		o.filter.objects[index] = object
 		o.state.Add(object)

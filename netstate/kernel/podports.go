@@ -94,7 +94,7 @@ func (p *PodPorts) ask() error {
 	}
 	ports := map[int]netstate.Port{}
 	for _, d := range devices {
-		ports[d.index()], _ = p.port(d)
+		ports[d.Index()], _ = p.port(d)
 	}
 	p.ports, p.known = ports, true
 	return nil
@@ -105,11 +105,11 @@ func (p *PodPorts) port(d device) (netstate.Port, bool) {
 	if now, marked := d.port(); marked {
 		return now, true
 	}
-	was, known := p.ports[d.index()]
+	was, known := p.ports[d.Index()]
 	if !known || was.MAC != d.mac() { // another device may have the index by now
 		return netstate.Port{}, false
 	}
-	was.Name, was.Extra = d.name(), netstate.Unmarked
+	was.Name, was.Extra = d.Name(), netstate.Unmarked
 	return was, true
 }
 
@@ -144,13 +144,13 @@ func (p *PodPorts) note(kind uint16, m []byte) bool {
 	if err != nil || m[0] != unix.AF_UNSPEC || p.ports == nil || kind != unix.RTM_NEWLINK && kind != unix.RTM_DELLINK {
 		return false
 	}
-	was, known := p.ports[d.index()]
+	was, known := p.ports[d.Index()]
 	now, isPort := p.port(d)
 	if kind == unix.RTM_DELLINK || !isPort {
-		delete(p.ports, d.index())
+		delete(p.ports, d.Index())
 		return known
 	}
-	p.ports[d.index()] = now
+	p.ports[d.Index()] = now
 	return now != was
 }
 

@@ -207,7 +207,7 @@ func lastOfPort(t *testing.T, k *Kernel, do func()) (kind uint16, last []byte) {
 		}
 		for _, m := range messages {
 			d, err := parseDevice(m.Data)
-			if err != nil || d[0] != unix.AF_UNSPEC {
+			if err != nil || d.Link[0] != unix.AF_UNSPEC {
 				continue
 			}
 			if _, isPort := d.port(); isPort {

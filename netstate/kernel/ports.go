@@ -29,8 +29,8 @@ var portOptions = map[byte][]uint16{
 
 // port returns the port that the ifalias describes, and reports whether it does.
 func (d device) port() (netstate.Port, bool) {
-	if alias := d.attribute(unix.IFLA_IFALIAS); len(alias) > 0 {
-		return netstate.ParsePort(d.name(), unix.ByteSliceToString(alias))
+	if alias := d.Attribute(unix.IFLA_IFALIAS); len(alias) > 0 {
+		return netstate.ParsePort(d.Name(), unix.ByteSliceToString(alias))
 	}
 	return netstate.Port{}, false
 }
@@ -38,15 +38,15 @@ func (d device) port() (netstate.Port, bool) {
 // decodePort returns the port as it is. mark is how the plugin made it; a pod's addresses are taken from there. What no
 // field models is Extra. The bridge's own messages do not have the group.
 func (d device) decodePort(mark netstate.Port, names map[int]string) netstate.Port {
-	p := netstate.Port{Name: mark.Name, Pod: mark.Pod, Addrs: mark.Addrs, Bridge: names[d.master()], MTU: d.mtu(), MAC: d.mac(),
+	p := netstate.Port{Name: mark.Name, Pod: mark.Pod, Addrs: mark.Addrs, Bridge: names[d.Master()], MTU: d.MTU(), MAC: d.mac(),
 		Up: d.up()}
-	options := d.attribute(portOptions[d[0]]...)
-	on := func(id uint16) bool { return numberOf(rtnl.Attribute(options, 0, id)) == 1 }
+	options := d.Attribute(portOptions[d.Link[0]]...)
+	on := func(id uint16) bool { return rtnl.Number(rtnl.Attribute(options, 0, id)) == 1 }
 	p.Hairpin, p.Isolated, p.Locked = on(nl.IFLA_BRPORT_MODE), on(nl.IFLA_BRPORT_ISOLATED), on(nl.IFLA_BRPORT_LOCKED)
 	var e extra
 	e.add(options != nil && on(nl.IFLA_BRPORT_LEARNING) == p.Locked, "learning %t", p.Locked)
-	group := d.attribute(unix.IFLA_GROUP)
-	e.add(group != nil && mark.Group() != 0 && intOf(group) != mark.Group(), "group %d", intOf(group))
+	group := d.Attribute(unix.IFLA_GROUP)
+	e.add(group != nil && mark.Group() != 0 && rtnl.Int(group) != mark.Group(), "group %d", rtnl.Int(group))
 	for _, v := range append(d.portDeviations(), d.deviations()...) {
 		e.add(true, "%s", v.says(names))
 	}
@@ -57,9 +57,9 @@ func (d device) decodePort(mark netstate.Port, names map[int]string) netstate.Po
 // portDeviations returns the options that no field models and that are not as they must be. The kernel disables a port
 // as long as the pod's end is down.
 func (d device) portDeviations() (all []deviation) {
-	for id, value := range rtnl.Attributes(d.attribute(portOptions[d[0]]...)) {
+	for id, value := range rtnl.Attributes(d.Attribute(portOptions[d.Link[0]]...)) {
 		a, ok := attributes.Find(portTables, attributes.Attributes, portTables[0].Path, id)
-		if ok && differs(a, value) && (id != brportState || d.flags()&unix.IFF_RUNNING != 0) {
+		if ok && differs(a, value) && (id != brportState || d.Flags()&unix.IFF_RUNNING != 0) {
 			all = append(all, deviation{Attribute: a, value: bytes.Clone(value)})
 		}
 	}
@@ -176,7 +176,7 @@ func (w portWatch) note(f *filter, kind uint16, m []byte) {
 	if kind != unix.RTM_NEWLINK && kind != unix.RTM_DELLINK || err != nil {
 		return
 	}
-	index, family := d.index(), d[0]
+	index, family := d.Index(), d.Link[0]
 	mark, ok := f.marks[index]
 	if family == unix.AF_UNSPEC && (f.isNewsOfPod(kind, d) || kind == unix.RTM_DELLINK && w.wasSmallest(f, d)) {
 		loop.Notify(w.changed)
@@ -205,7 +205,7 @@ func (w portWatch) note(f *filter, kind uint16, m []byte) {
 // have gone before the last Observe, and after the facts were read, which made that MTU wanted.
 func (w portWatch) wasSmallest(f *filter, d device) bool {
 	maps.DeleteFunc(w.gone, func(i int, _ bool) bool { _, known := f.marks[i]; return !known })
-	w.gone[d.index()] = true
+	w.gone[d.Index()] = true
 	gone, ok := d.port()
 	bridge, _ := f.want[netstate.Key{Kind: netstate.KindLink, Name: gone.Bridge}].(netstate.Bridge)
 	if !ok || gone.MTU != bridge.MTU {
@@ -225,7 +225,7 @@ func (w portWatch) wasSmallest(f *filter, d device) bool {
 // read, and the fast path is wanted, which knows pods by their ports.
 func (f *filter) isNewsOfPod(kind uint16, d device) bool {
 	mark, marked := d.port()
-	known := f.want[netstate.Port{Name: d.name()}.Key()]
+	known := f.want[netstate.Port{Name: d.Name()}.Key()]
 	switch {
 	case f.want[netstate.Switch{}.Key()] == nil:
 		return false

@@ -66,21 +66,21 @@ func parseRoute(m []byte) (route, error) {
 		case unix.RTA_DST:
 			addr = rtnl.Addr(value)
 		case unix.RTA_TABLE: // the header has room for the first 256
-			r.table = intOf(value)
+			r.table = rtnl.Int(value)
 		case unix.RTA_CACHEINFO:
-			if len(value) >= expires+4 && intOf(value[expires:]) != 0 {
+			if len(value) >= expires+4 && rtnl.Int(value[expires:]) != 0 {
 				r.extra.add(true, "expires")
 			}
 		case unix.RTA_PREF:
-			if n := numberOf(value); n != 0 {
+			if n := rtnl.Number(value); n != 0 {
 				r.extra.add(true, "pref %d", n)
 			}
 		case unix.RTA_GATEWAY:
 			r.gw = rtnl.Addr(value)
 		case unix.RTA_OIF:
-			r.index = intOf(value)
+			r.index = rtnl.Int(value)
 		case unix.RTA_PRIORITY:
-			r.priority = intOf(value)
+			r.priority = rtnl.Int(value)
 		case unix.RTA_PREFSRC:
 			r.src = rtnl.Addr(value)
 		case unix.RTA_METRICS:
@@ -117,7 +117,7 @@ func attributeOfRoute(kind uint16, value []byte) string {
 	case a.Form == attributes.Address && isAddr:
 		return a.Word + " " + addr.String()
 	}
-	return fmt.Sprintf("%s %d", a.Word, numberOf(value))
+	return fmt.Sprintf("%s %d", a.Word, rtnl.Number(value))
 }
 
 // metrics reads a route's metrics. No wanted route has any but an MTU.
@@ -126,13 +126,13 @@ func (r *route) metrics(data []byte) {
 		a, ok := attributes.Find(routeTables, attributes.Attributes, []uint16{unix.RTA_METRICS}, kind)
 		switch {
 		case kind == unix.RTAX_MTU:
-			r.mtu = int(numberOf(value))
+			r.mtu = int(rtnl.Number(value))
 		case !ok:
 			r.extra.add(true, "metric %d", kind)
 		case kind == unix.RTAX_CC_ALGO:
 			r.extra.add(true, "%s %s", a.Word, unix.ByteSliceToString(value))
 		default:
-			r.extra.add(true, "%s %d", a.Word, numberOf(value))
+			r.extra.add(true, "%s %d", a.Word, rtnl.Number(value))
 		}
 	}
 }

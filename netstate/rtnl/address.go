@@ -43,9 +43,9 @@ func ParseAddress(m []byte) (Address, error) {
 		case kind == unix.IFA_BROADCAST:
 			a.Broadcast = Addr(value)
 		case kind == unix.IFA_FLAGS:
-			a.Flags = uint32(number(value))
+			a.Flags = uint32(Int(value))
 		case kind == AddrMetric:
-			a.Metric = number(value)
+			a.Metric = Int(value)
 		case kind == unix.IFA_CACHEINFO && len(value) >= 8:
 			a.Preferred, a.Valid = binary.NativeEndian.Uint32(value), binary.NativeEndian.Uint32(value[4:])
 		}

@@ -54,26 +54,18 @@ func ParseEntry(m []byte) (Entry, error) {
 				e.VLAN = int(binary.NativeEndian.Uint16(value))
 			}
 		case unix.NDA_VNI:
-			e.VNI = number(value)
+			e.VNI = Int(value)
 		case unix.NDA_IFINDEX:
-			e.Via = number(value)
+			e.Via = Int(value)
 		case unix.NDA_SRC_VNI:
-			e.Source = number(value)
+			e.Source = Int(value)
 		case unix.NDA_MASTER:
-			e.Master = number(value)
+			e.Master = Int(value)
 		case ndaNextHop:
-			e.NextHop = number(value)
+			e.NextHop = Int(value)
 		case ndaFlagsExt:
-			e.More = number(value)
+			e.More = Int(value)
 		}
 	}
 	return e, nil
-}
-
-// number reads an attribute of four bytes, and returns 0 if it is shorter.
-func number(value []byte) int {
-	if len(value) < 4 {
-		return 0
-	}
-	return int(binary.NativeEndian.Uint32(value))
 }

@@ -24,7 +24,7 @@ func (n *Node) InUse(store ipam.Store) (map[netip.Addr]string, error) {
 	var names []string
 	ports := request(unix.RTM_GETLINK, unix.NLM_F_DUMP, nl.NewIfInfomsg(unix.AF_BRIDGE))
 	err := n.conn.List(ports, func(m []byte) error {
-		name := unix.ByteSliceToString(rtnl.Attribute(m, unix.SizeofIfInfomsg, unix.IFLA_IFNAME))
+		name := rtnl.Link(m).Name()
 		if digits, ok := strings.CutPrefix(name, endPrefix); ok && len(digits) == ipam.EndDigits && !intact(digits) {
 			names = append(names, name)
 		}
@@ -65,8 +65,6 @@ func (n *Node) IsPort(index int) (is bool, err error) {
 
 // portOf returns the pod's port that a link message is about, as its mark has it.
 func portOf(message []byte) (netstate.Port, bool) {
-	text := func(kind uint16) string {
-		return unix.ByteSliceToString(rtnl.Attribute(message, unix.SizeofIfInfomsg, kind))
-	}
-	return netstate.ParsePort(text(unix.IFLA_IFNAME), text(unix.IFLA_IFALIAS))
+	l := rtnl.Link(message)
+	return netstate.ParsePort(l.Name(), l.Alias())
 }

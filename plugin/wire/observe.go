@@ -101,7 +101,7 @@ func (n *Node) observe(want End) (netstate.Object, error) {
 // portIn returns how the bridge treats the port that a link message is about.
 func portIn(message []byte) Port {
 	on := func(kind uint16) bool {
-		value := rtnl.Attribute(message, unix.SizeofIfInfomsg, unix.IFLA_LINKINFO, nl.IFLA_INFO_SLAVE_DATA, kind)
+		value := rtnl.Link(message).Attribute(unix.IFLA_LINKINFO, nl.IFLA_INFO_SLAVE_DATA, kind)
 		return len(value) > 0 && value[0] == 1
 	}
 	return Port{on(nl.IFLA_BRPORT_MODE), on(nl.IFLA_BRPORT_ISOLATED), on(nl.IFLA_BRPORT_LOCKED)}

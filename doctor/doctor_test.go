@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/doctor/locate"
 	"github.com/twill-net/twill/doctor/rules"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
@@ -165,6 +167,42 @@ func TestNothingHere(t *testing.T) {
 		s := NewSurvey([]Diagnosis{{Node: "node1", Answered: test.answered}}, nil, test.probes, Lost{})
 		if err := s.WriteText(&b); err != nil || !strings.Contains(b.String(), test.want) {
 			t.Errorf("%+v: %v\n%s", test.probes, err, b.String())
+		}
+	}
+}
+
+// TestExplained: a finding that explains why packets were lost takes these losses along, so that nothing beside it says that
+// the cause is not known. One about another reason, or of another node, does not.
+func TestExplained(t *testing.T) {
+	loss := func(reason string) locate.Loss {
+		return locate.Loss{Host: "node1/pod1", Drop: reason, Reason: reason + " in nf_hook_slow", Flow: locate.Flow{Sent: "TCP", Error: "no answer"}}
+	}
+	likely := loss("NETFILTER_DROP")
+	likely.Likely, likely.By = true, locate.Object{Kind: locate.Rule, Text: "ip x y handle 3: drop"}
+	for name, test := range map[string]struct {
+		node string
+		loss locate.Loss
+		left int
+	}{
+		"full table":     {"node1", loss("NETFILTER_DROP"), 0},
+		"another reason": {"node1", loss("QDISC_DROP"), 1},
+		"no reason":      {"node1", loss(""), 1},
+		"another node":   {"node2", loss("NETFILTER_DROP"), 1},
+		"a known rule":   {"node1", likely, 1},
+	} {
+		nodes := []Diagnosis{{Node: test.node, Findings: []Finding{{ID: string(conntrackFull), Severity: Risk}}}}
+		s := NewSurvey(nodes, nil, Probes{Sent: 2, Lost: 1}, Lost{Followed: []locate.Loss{test.loss, test.loss}})
+		f := s.Nodes[0].Findings[0]
+		if taken := f.Severity == Broken && slices.Equal(f.More, []string{"this lost TCP: NETFILTER_DROP in nf_hook_slow"}); len(s.Lost) != test.left ||
+			taken != (test.left == 0) || s.First == nil || taken && s.First.ID != string(conntrackFull) {
+			t.Errorf("%s: got %+v, first %+v", name, s.Lost, s.First)
+		}
+		if nodes[0].Findings[0].Severity != Risk {
+			t.Errorf("%s: the node's own diagnosis was altered", name)
+		}
+		nodes[0].Add(Probes{Sent: 2, Lost: 1}, Lost{Followed: []locate.Loss{test.loss}})
+		if len(nodes[0].Findings) != 1+test.left {
+			t.Errorf("%s: of one node: got %+v", name, nodes[0].Findings)
 		}
 	}
 }

@@ -1,9 +1,17 @@
 package doctor
 
-// dropReason explains one of the kernel's reasons for dropping a packet, and the finding that it belongs to.
+import (
+	"slices"
+	"strings"
+
+	"github.com/twill-net/twill/doctor/locate"
+)
+
+// dropReason explains one of the kernel's reasons for dropping a packet, and the findings that it belongs to.
 type dropReason struct {
 	text string
 	kind kind
+	also kind // another one
 }
 
 func (r dropReason) String() string {
@@ -16,40 +24,75 @@ func (r dropReason) String() string {
 // dropReasons are those that overlay networks meet. VXLAN devices give theirs since Linux 6.12; before, they give
 // NOT_SPECIFIED.
 var dropReasons = map[string]dropReason{
-	"NETFILTER_DROP":           {"a firewall rule refuses it; twillctl doctor names the rule", forwardRejected},
-	"IP_RPFILTER":              {"the reverse path filter: the sender is routed through another device", rpFilter},
-	"IP_INNOROUTES":            {"no route leads to the receiver", routeMissing},
-	"IP_OUTNOROUTES":           {"no route leads to the receiver", routeMissing},
-	"IP_INADDRERRORS":          {"it is for another address, and forwarding is off", ipForwardOff},
-	"NEIGH_FAILED":             {"nobody answers for the next hop's address", neighbourMissing},
-	"NEIGH_CREATEFAIL":         {"the neighbour table is full", neighbourMissing},
-	"NEIGH_QUEUEFULL":          {"too many packets wait for a neighbour that does not answer", neighbourMissing},
-	"NEIGH_DEAD":               {"the neighbour entry was just deleted", neighbourMissing},
-	"NO_TX_TARGET":             {"the device has no forwarding entry for this MAC", fdbMissing},
-	"VXLAN_VNI_NOT_FOUND":      {"no device here has this network number (VNI)", vtepAltered},
-	"VXLAN_INVALID_HDR":        {"it is no VXLAN packet: another program sends to this UDP port", udpPortTaken},
-	"LOCAL_MAC":                {"this device's own MAC is its sender: a loop, or a cloned machine", duplicateMAC},
-	"MAC_INVALID_SOURCE":       {"this device's own MAC is its sender: a loop, or a cloned machine", duplicateMAC},
-	"OTHERHOST":                {"the frame is for another MAC than this device's", vtepMAC},
-	"PKT_TOO_BIG":              {"it is larger than the next device's MTU", pathMTU},
-	"NOT_SPECIFIED":            {"it gives no reason: a blackhole or prohibit route, or a part without reasons", routeAltered},
-	"BRIDGE_INGRESS_STP_STATE": {"the bridge, or this port of it, is down", bridgeDown},
-	"NO_SOCKET":                {"no program listens on this port", none},
-	"UNHANDLED_PROTO":          {"the kernel does not handle this protocol here", none},
-	"DEV_READY":                {"the device is down", bridgeDown},
-	"UDP_CSUM":                 {"the UDP checksum is wrong: an offload of the card, perhaps", tcpLost},
-	"TCP_CSUM":                 {"the TCP checksum is wrong: an offload of the card, perhaps", tcpLost},
-	"IP_CSUM":                  {"the IP checksum is wrong", tcpLost},
-	"SKB_CSUM":                 {"the checksum is wrong: an offload of the card, perhaps", tcpLost},
-	"IPV6DISABLED":             {"IPv6 is disabled on the device", sysctl},
-	"TC_INGRESS":               {"a tc filter refuses it", none},
-	"TC_EGRESS":                {"a tc filter refuses it", none},
-	"XDP":                      {"an XDP program refuses it", none},
-	"QDISC_DROP":               {"the device's queue refuses it", none},
-	"CPU_BACKLOG":              {"a processor has more packets than it can handle", none},
-	"SOCKET_RCVBUFF":           {"the receiving program is too slow", none},
-	"IP_INVALID_SOURCE":        {"its source address cannot be here", duplicateUnderlay},
-	"IP_LOCAL_SOURCE":          {"its source is an address of this machine's own", duplicateUnderlay},
-	"TUNNEL_TXINFO":            {"the tunnel does not know where to send it", fdbMissing},
-	"RECURSION_LIMIT":          {"a tunnel leads into itself", underlayUnreachable},
+	"NETFILTER_DROP":           {text: "a firewall rule refuses it; twillctl doctor names the rule", kind: forwardRejected, also: conntrackFull},
+	"IP_RPFILTER":              {text: "the reverse path filter: the sender is routed through another device", kind: rpFilter},
+	"IP_INNOROUTES":            {text: "no route leads to the receiver", kind: routeMissing},
+	"IP_OUTNOROUTES":           {text: "no route leads to the receiver", kind: routeMissing},
+	"IP_INADDRERRORS":          {text: "it is for another address, and forwarding is off", kind: ipForwardOff},
+	"NEIGH_FAILED":             {text: "nobody answers for the next hop's address", kind: neighbourMissing},
+	"NEIGH_CREATEFAIL":         {text: "the neighbour table is full", kind: neighbourMissing},
+	"NEIGH_QUEUEFULL":          {text: "too many packets wait for a neighbour that does not answer", kind: neighbourMissing},
+	"NEIGH_DEAD":               {text: "the neighbour entry was just deleted", kind: neighbourMissing},
+	"NO_TX_TARGET":             {text: "the device has no forwarding entry for this MAC", kind: fdbMissing},
+	"VXLAN_VNI_NOT_FOUND":      {text: "no device here has this network number (VNI)", kind: vtepAltered},
+	"VXLAN_INVALID_HDR":        {text: "it is no VXLAN packet: another program sends to this UDP port", kind: udpPortTaken},
+	"LOCAL_MAC":                {text: "this device's own MAC is its sender: a loop, or a cloned machine", kind: duplicateMAC},
+	"MAC_INVALID_SOURCE":       {text: "this device's own MAC is its sender: a loop, or a cloned machine", kind: duplicateMAC},
+	"OTHERHOST":                {text: "the frame is for another MAC than this device's", kind: vtepMAC},
+	"PKT_TOO_BIG":              {text: "it is larger than the next device's MTU", kind: pathMTU},
+	"NOT_SPECIFIED":            {text: "it gives no reason: a blackhole or prohibit route, or a part without reasons", kind: routeAltered},
+	"BRIDGE_INGRESS_STP_STATE": {text: "the bridge, or this port of it, is down", kind: bridgeDown},
+	"NO_SOCKET":                {text: "no program listens on this port"},
+	"UNHANDLED_PROTO":          {text: "the kernel does not handle this protocol here"},
+	"DEV_READY":                {text: "the device is down", kind: bridgeDown},
+	"UDP_CSUM":                 {text: "the UDP checksum is wrong: an offload of the card, perhaps", kind: tcpLost},
+	"TCP_CSUM":                 {text: "the TCP checksum is wrong: an offload of the card, perhaps", kind: tcpLost},
+	"IP_CSUM":                  {text: "the IP checksum is wrong", kind: tcpLost},
+	"SKB_CSUM":                 {text: "the checksum is wrong: an offload of the card, perhaps", kind: tcpLost},
+	"IPV6DISABLED":             {text: "IPv6 is disabled on the device", kind: sysctl},
+	"TC_INGRESS":               {text: "a tc filter refuses it"},
+	"TC_EGRESS":                {text: "a tc filter refuses it"},
+	"XDP":                      {text: "an XDP program refuses it"},
+	"QDISC_DROP":               {text: "the device's queue refuses it"},
+	"CPU_BACKLOG":              {text: "a processor has more packets than it can handle"},
+	"SOCKET_RCVBUFF":           {text: "the receiving program is too slow"},
+	"IP_INVALID_SOURCE":        {text: "its source address cannot be here", kind: duplicateUnderlay},
+	"IP_LOCAL_SOURCE":          {text: "its source is an address of this machine's own", kind: duplicateUnderlay},
+	"TUNNEL_TXINFO":            {text: "the tunnel does not know where to send it", kind: fdbMissing},
+	"RECURSION_LIMIT":          {text: "a tunnel leads into itself", kind: underlayUnreachable},
+}
+
+// explains reports whether the finding is why a packet was lost at its node. It is not where the judgement has an object
+// that what was seen of the packet speaks for.
+func (f Finding) explains(node string, l locate.Loss) bool {
+	at, _, _ := strings.Cut(l.Host, "/")
+	if at != node || l.Exact || l.Likely || f.Severity == Intended || f.kind() == none {
+		return false
+	}
+	r := dropReasons[l.Drop]
+	return f.kind() == r.kind || f.kind() == r.also
+}
+
+// explained adds losses to the findings of their nodes that explain them, and returns those that are left.
+func explained(nodes []Diagnosis, losses []locate.Loss) (left []locate.Loss) {
+	for _, l := range losses {
+		found := false
+		for i := range nodes {
+			j := slices.IndexFunc(nodes[i].Findings, func(f Finding) bool { return f.explains(nodes[i].Node, l) })
+			if j < 0 || found {
+				continue
+			}
+			found = true
+			nodes[i].Findings = slices.Clone(nodes[i].Findings)
+			f := &nodes[i].Findings[j]
+			f.Severity, f.Likely = Broken, true
+			if more := "this lost " + l.Flow.Sent + ": " + l.Reason; len(f.More) < maxShown && !slices.Contains(f.More, more) {
+				f.More = append(slices.Clone(f.More), more)
+			}
+		}
+		if !found {
+			left = append(left, l)
+		}
+	}
+	return left
 }

@@ -66,10 +66,9 @@ func (p Probes) and(o Probes) Probes {
 // NewSurvey puts together what was found. Real packets have the last word: what the tables of a node let expect is no
 // more than a risk if all probes came back.
 func NewSurvey(nodes []Diagnosis, silent []string, p Probes, lost Lost) Survey {
-	s := Survey{Schema: Schema, Probes: p, Lost: lost.findings(), Nodes: nodes, Silent: silent}
-	if s.Nodes == nil {
-		s.Nodes = []Diagnosis{}
-	}
+	s := Survey{Schema: Schema, Probes: p, Nodes: append([]Diagnosis{}, nodes...), Silent: silent}
+	lost.Followed = explained(s.Nodes, lost.Followed)
+	s.Lost = lost.findings()
 	if p.came() {
 		for i := range s.Nodes {
 			s.Nodes[i].Findings = belieNode(s.Nodes[i].Findings)
@@ -198,7 +197,9 @@ func (p Probes) writeDenied(b *strings.Builder) {
 func (d *Diagnosis) Add(p Probes, lost Lost) {
 	d.Probed = d.Probed || p.Sent > p.Denied
 	d.Unread = append(d.Unread, p.Unread...)
-	d.Findings = append(d.Findings, lost.findings()...)
+	own := []Diagnosis{*d}
+	lost.Followed = explained(own, lost.Followed)
+	d.Findings = append(own[0].Findings, lost.findings()...)
 	slices.SortStableFunc(d.Findings, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(a.isIntended(), b.isIntended()), byLikelihood(a, b))
 	})

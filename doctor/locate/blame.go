@@ -28,7 +28,7 @@ func (j *judgement) blame() Loss {
 	misled := j.misled()
 	d, dropped := j.drop()
 	if dropped {
-		l.Reason = d.cause()
+		l.Reason, l.Drop = d.cause(), d.Reason
 		dropped = !j.isMisled // the place that drops it is innocent
 	}
 	all := slices.Concat(misled, rewritten, j.taken(), j.routed(d))

@@ -90,7 +90,8 @@ type Loss struct {
 	Dev     string // where the packet was seen last there; empty: nowhere
 	Last    string // the place where it was seen last, for people
 	Missing string // the place where it should have been seen next
-	Reason  string // of the kernel; empty: it gave none
+	Reason  string // of the kernel, for people; empty: it gave none
+	Drop    string // the same, a name of enum skb_drop_reason
 	By      Object // what loses it; without a Text it is not known
 	Exact   bool   // By is what the kernel said, or the only thing there that can
 	Stopped bool   // By is a rule whose verdict it was

@@ -94,8 +94,9 @@ var arrows = []struct {
 	{"internal/host", []string{"internal/echo", "netstate"}},
 	{"internal/...", nil},
 	{"agent", []string{"subnet", "backend", "backend/transition", "netstate", "internal/causes", "internal/certs", "internal/jsonobject",
-		"internal/loop", "internal/smallfile", "internal/steps", "agent/keptfile", "agent/masquerade", "agent/checksum"}},
+		"internal/loop", "internal/smallfile", "internal/steps", "agent/keptfile", "agent/masquerade", "agent/checksum", "agent/reach"}},
 	{"agent/checksum", nil},
+	{"agent/reach", []string{"internal/echo", "netstate"}},
 	// It takes the clouds from its caller.
 	{"agent/daemon", []string{"agent/...", "backend/...", "cloud", "netstate/...", "policy/...", "subnet/...", "internal/droplog", "internal/plain",
 		"internal/jsonobject", "internal/kubeclient", "internal/smallfile", "internal/steps"}},

@@ -16,6 +16,7 @@ import (
 	"github.com/twill-net/twill/agent/checksum"
 	"github.com/twill-net/twill/agent/keptfile"
 	"github.com/twill-net/twill/agent/masquerade"
+	"github.com/twill-net/twill/agent/reach"
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/internal/causes"
 	"github.com/twill-net/twill/internal/loop"
@@ -112,6 +113,8 @@ type Agent struct {
 	written    atomic.Pointer[written]
 	blocked    atomic.Pointer[string] // why the loop last found the fast path forbidden, which may have changed; nil: it has not looked
 	saves      chan subnet.Snapshot   // the newest, for the checkpoint
+	paths      atomic.Pointer[paths]
+	reach      *reach.Prober // nil: no peer is asked
 }
 
 // New makes an agent that has not touched anything yet.
@@ -120,6 +123,9 @@ func New(cfg Config) *Agent {
 		checksums: newChecksums(), triggers: make(chan struct{}, 1),
 		facts: make(chan backend.Node, 1), views: make(chan backend.Input, 1), saves: make(chan subnet.Snapshot, 1),
 		outputs: make(chan nodeFiles, 1), oldSubnets: newOldSubnets()}
+	if a.Settings.ReachPeers > 0 {
+		a.reach = a.prober()
+	}
 	a.files = keptfile.New(cfg.Log, &a.causes)
 	if _, ok := cfg.Backend.(backend.Runner); ok {
 		a.status.runnerErr = errors.New("it has not started yet")
@@ -153,6 +159,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.writeCheckpoints(ctx) })
 	group.Go(func() error { return a.Masquerade.Run(ctx, a.trigger) })
 	group.Go(func() error { return a.watchRenewal(ctx) })
+	if a.reach != nil {
+		group.Go(func() error { return a.reach.Run(ctx) })
+	}
 	if r, ok := a.Backend.(backend.Runner); ok {
 		group.Go(func() error { return a.runBackend(ctx, r) })
 	}

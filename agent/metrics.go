@@ -3,6 +3,7 @@ package agent
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/twill-net/twill/agent/reach"
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
@@ -27,11 +28,12 @@ type Metrics struct {
 	leaseEnds    prometheus.Gauge
 	unrenewed    prometheus.Gauge
 	certificates *prometheus.GaugeVec
+	reach        *reach.Metrics
 }
 
 // NewMetrics makes the metrics and registers them.
 func NewMetrics(r prometheus.Registerer) *Metrics {
-	m := &Metrics{
+	m := &Metrics{reach: reach.NewMetrics(r),
 		snapshots: prometheus.NewCounter(prometheus.CounterOpts{Name: "twill_snapshots_total",
 			Help: "Snapshots of the leases that the store delivered."}),
 		peers: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twill_peers",

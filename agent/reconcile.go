@@ -246,6 +246,7 @@ func (a *Agent) desired(node backend.Node, snap *subnet.Snapshot) netstate.State
 		return cache.want
 	}
 	want, skips := p.Desired(node, *snap)
+	a.paths.Store(&paths{node, snap, skips})
 	a.reportSkips(append(slices.Clone(snap.Skips), skips...))
 	a.reportOverlaps(node, snap)
 	a.Metrics.observed(*snap, want)

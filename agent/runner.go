@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/twill-net/twill/agent/reach"
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/internal/causes"
 	"github.com/twill-net/twill/internal/certs"
@@ -110,6 +111,8 @@ type Report struct {
 	Contended []string `json:"contended,omitempty"`
 	// Certificates are those by which the agent and the store know each other.
 	Certificates []certs.Certificate `json:"certificates,omitempty"`
+	// Reach says from which peers packets come back; nil: none is asked.
+	Reach *reach.Report `json:"reach,omitempty"`
 	// Waits are steps of the start that take long, and since when.
 	Waits []string `json:"waits,omitempty"`
 }
@@ -117,6 +120,10 @@ type Report struct {
 func (a *Agent) report() Report {
 	r := Report{Node: a.Node, Backend: a.Network.Backend, NameTakenBy: a.disputes.open(), Policies: a.policyStatus(),
 		FastPath: a.status.fast(), Contended: a.files.Contended(), Certificates: a.renewals.certificates()}
+	if a.reach != nil {
+		asked := a.reach.Report()
+		r.Reach = &asked
+	}
 	for _, s := range a.Steps.Slow() {
 		r.Waits = append(r.Waits, s.String())
 	}

@@ -31,8 +31,10 @@ type Settings struct {
 	Reservations string   // the directory in which twilld frees addresses, empty: none
 	Kube         KubeSettings
 	Policies     PolicySettings
-	BPFFS        string // the BPF file system of the fast path's programs, as the agent sees it
-	FastPath     string // whether there is to be one: on, off, or else as the network config says
+	ReachPeers   int           // that are asked for an answer in each round; 0: none is
+	ReachRound   time.Duration // one round
+	BPFFS        string        // the BPF file system of the fast path's programs, as the agent sees it
+	FastPath     string        // whether there is to be one: on, off, or else as the network config says
 }
 
 // Shortcuts returns the fast path that is to be with a backend.

@@ -121,7 +121,16 @@ type Agent struct {
 	FastPath     *FastPathStatus    // nil: nobody wants one, or it did not say
 	Metrics      map[string]float64 // its counters, summed over labels; nil if they are not served
 	Contended    []string           // files that another program keeps changing
+	Unreached    []Unreached        // peers of which no packet comes back to the agent
 	Certificates []Certificate      // by which it and its store know each other
+}
+
+// Unreached is a peer that answers the agent's requests in no protocol, from the agent's /status.
+type Unreached struct {
+	Node  string     `json:"node"`
+	Addr  netip.Addr `json:"addr"`
+	Since time.Time  `json:"since"`
+	Error string     `json:"error"`
 }
 
 // Runner is the state of a backend's own process, which is no kernel state, from the agent's /status.

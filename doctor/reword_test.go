@@ -21,7 +21,7 @@ import (
 // codes are the fields of Facts whose strings are names, codes or commands, by their types. All others are for people.
 var codes = map[string][]string{
 	"Facts":        {"Node", "Bridge", "Sysctls", "Release", "PortDevice"},
-	"Agent":        {"Metrics", "Version", "Contended"},
+	"Agent":        {"Metrics", "Version", "Contended", "Unreached"},
 	"Certificate":  {"Name"},
 	"Lease":        {"Path"},
 	"EnvFile":      {"Path", "Boot"},

@@ -53,6 +53,8 @@ type PeerStatus struct {
 	Reason string `json:"reason,omitempty"` // why it is not
 	// Direct reports whether packets to the peer's pods are routed to its underlay address, and not wrapped.
 	Direct bool `json:"direct,omitempty"`
+	// Unreached says since when no packet of the peer comes back to the agent, and why; empty: they do, or none was asked.
+	Unreached string `json:"unreached,omitempty"`
 }
 
 // NewStatus returns the status that the facts give.
@@ -122,12 +124,22 @@ func peerStates(f Facts) []PeerStatus {
 	peers := []PeerStatus{}
 	for _, p := range f.Lease.Snapshot.Peers {
 		isDirect := slices.ContainsFunc(p.Stacks, func(s subnet.Stack) bool { return s.Underlay.IsValid() && direct[s.Subnet] == s.Underlay })
-		peers = append(peers, PeerStatus{p.Node, wrong[p.Node] == "", wrong[p.Node], isDirect})
+		peers = append(peers, PeerStatus{p.Node, wrong[p.Node] == "", wrong[p.Node], isDirect, f.Agent.unreached(p.Node)})
 	}
 	for _, s := range f.Lease.Snapshot.Skips { // their records are no leases
 		peers = append(peers, PeerStatus{Node: s.Node, Reason: s.Detail})
 	}
 	return peers
+}
+
+// unreached says why no packet of a peer comes back, empty if they do.
+func (a Agent) unreached(node string) string {
+	i := slices.IndexFunc(a.Unreached, func(u Unreached) bool { return u.Node == node })
+	if i < 0 {
+		return ""
+	}
+	u := a.Unreached[i]
+	return fmt.Sprintf("no packet of %s comes back since %s: %s", u.Addr, u.Since.UTC().Format(time.RFC3339), u.Error)
 }
 
 // directRoutes returns the wanted routes that lead to other hosts without a tunnel, each with its next hop.
@@ -174,6 +186,9 @@ func (r StatusReport) WriteText(w io.Writer) error {
 			out = append(out, fmt.Sprintf("%s: network policies are %s: %s", n.Node, p, p.Error))
 		}
 		for _, p := range n.Peers {
+			if p.Unreached != "" {
+				out = append(out, fmt.Sprintf("%s → %s: %s", n.Node, p.Node, p.Unreached))
+			}
 			if p.InSync {
 				in++
 				continue

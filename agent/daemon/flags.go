@@ -54,6 +54,9 @@ type options struct {
 	healthzIP   string
 	healthzPort int
 
+	reachPeers int           // Twill
+	reachRound time.Duration // Twill
+
 	dryRun, cleanup, version bool // dryRun, cleanup: Twill
 	verbosity                int
 	logFormat                string // Twill
@@ -202,6 +205,9 @@ func (o *options) registerNetwork(fs *flag.FlagSet) {
 	fs.BoolVar(&o.blackhole, "ip-blackhole-route", false,
 		"a blackhole route for the node's subnet, for addresses of no pod")
 	fs.StringVar(&o.bridge, "bridge", "cni0", "the bridge that pods are plugged into; empty: somebody else makes one, such as Docker")
+	fs.IntVar(&o.reachPeers, "reach-peers", 5,
+		"other nodes to ask for an answer in each round, small packets and full ones, to say whether packets pass; 0: none")
+	fs.DurationVar(&o.reachRound, "reach-round", time.Minute, "how long a round of --reach-peers takes, 1s or more")
 	fs.StringVar(&o.keepNodeSource, "keep-node-source", "routed",
 		"from a node's own address to pods, keep that address: routed (unless encapsulated), always, "+
 			"never (flannel)")
@@ -321,10 +327,26 @@ func (o *options) settings() (agent.Settings, error) {
 			AnnotationPrefix: o.kubeAnnotationPrefix},
 		Policies: o.policy.settings(),
 		BPFFS:    o.fastPath.dir,
+
+		ReachPeers: o.reachPeers, ReachRound: o.reachRound,
 		FastPath: o.fastPath.mode,
 	}
-	return s, cmp.Or(err, err2, o.checkBridge(), o.checkExternalIP(), o.checkPolicy(), o.fastPath.check())
+	return s, cmp.Or(err, err2, o.checkBridge(), o.checkExternalIP(), o.checkPolicy(), o.fastPath.check(), o.checkReach())
 }
+
+// checkReach returns an error for what is no number of peers, or no round.
+func (o *options) checkReach() error {
+	switch {
+	case o.reachPeers < 0 || o.reachPeers > maxReachPeers:
+		return fmt.Errorf("--reach-peers %d: want 0 to %d", o.reachPeers, maxReachPeers)
+	case o.reachRound < time.Second:
+		return fmt.Errorf("--reach-round %s: want 1s or more", o.reachRound)
+	}
+	return nil
+}
+
+// maxReachPeers bounds what all nodes ask one of them in a round.
+const maxReachPeers = 100
 
 // checkExternalIP returns an error if --flannel-external-ip does not fit the other flags.
 func (o *options) checkExternalIP() error {

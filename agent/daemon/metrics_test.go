@@ -68,7 +68,7 @@ func kindOf(c prometheus.Collector, name string) string {
 		return "gauge"
 	case *prometheus.CounterVec, prometheus.Counter:
 		return "counter"
-	case prometheus.Histogram:
+	case prometheus.Histogram, *prometheus.HistogramVec:
 		return "histogram"
 	}
 	if strings.HasSuffix(name, "_total") {

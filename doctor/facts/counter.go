@@ -38,8 +38,23 @@ func (c *counter) count(probes []doctor.Probe) error {
 	return err
 }
 
-// counts reports whether a frame has the form of a probe: encapsulated, or an echo where nothing is.
+// counts reports whether a frame is of a probe, or what the probe becomes on the underlay. Pods and agents have packets of
+// their own on the way: what can be read must be a request to a peer, or its reply.
 func (c *counter) counts(f packet.Frame) bool {
+	if !c.wraps(f) {
+		return false
+	}
+	if c.proto != "" && !f.Wrapped() {
+		return true // encrypted, or on a port of which is not known what it carries
+	}
+	inner, _ := f.Last("ip")
+	_, to := c.peers[inner.Dst]
+	_, from := c.peers[inner.Src]
+	return to && f.IsRequest(inner.Dst) || from && f.IsReply()
+}
+
+// wraps reports whether a frame has the form in which the backend puts packets on the underlay.
+func (c *counter) wraps(f packet.Frame) bool {
 	ip, _ := f.First("ip")
 	udp, _ := f.First("udp")
 	switch c.proto {

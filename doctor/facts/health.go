@@ -33,6 +33,7 @@ func askHealth(a *doctor.Agent, address string) {
 		r := answerOf(text)
 		a.Refused = r.Refused
 		a.NameTakenBy, a.Contended, a.Runner, a.Policies, a.FastPath = r.NameTakenBy, r.Contended, r.Runner, r.Policies, r.FastPath
+		a.Unreached = r.Reach.Unreached
 		for _, c := range r.Certificates {
 			a.Certificates = append(a.Certificates, doctor.Certificate{Name: c.Name, Left: time.Until(c.Ends)})
 		}
@@ -52,6 +53,7 @@ type answer struct {
 	Runner   *doctor.Runner
 	Policies *doctor.PolicyStatus
 	FastPath *doctor.FastPathStatus
+	Reach    struct{ Unreached []doctor.Unreached }
 }
 
 func answerOf(text string) (r answer) {

@@ -2,7 +2,7 @@
 
 import { post } from "./api";
 import { command, h, plural } from "./dom";
-import { signs, words, type Finding, type Model, type Status, type Survey } from "./model";
+import { signs, words, wrongWith, type Finding, type Model, type Status, type Survey } from "./model";
 
 /** Shows a node: facts, peers that are not in sync, and on demand what the doctor finds. */
 export function details(model: Model, name: string, survey: Survey | null, examined: (s: Survey) => void): HTMLElement {
@@ -18,9 +18,9 @@ export function details(model: Model, name: string, survey: Survey | null, exami
   panel.append(facts([["subnets", n.subnets.join(" ")], ["underlay", n.underlay.join(" ")], ["backend", n.backend], ["MTU", String(n.mtu)],
     ["agent", `${n.agent} ${n.version ?? ""}`], ["changes", n.changes < 0 ? "not known" : String(n.changes)], ["errors", n.errors < 0 ? "not known" : String(n.errors)],
     ["drops", drops(model, n)], ["last change", applied], ["fast path", n.fastPath ?? ""], ["policies", n.policies ? n.policies.error ?? (n.policies.enforced ? "enforced" : "enforced by " + (n.policies.engines ?? []).join(", ")) : ""]]));
-  const out = (n.peers ?? []).filter((p) => !p.inSync);
+  const out = (n.peers ?? []).filter((p) => wrongWith(p));
   panel.append(h("p", {}, `${plural((n.peers ?? []).length - out.length, "peer")} in sync`));
-  if (out.length) panel.append(h("ul", { class: "broken-peers" }, ...out.map((p) => h("li", {}, `${p.node}: ${p.reason ?? "out of sync"}`))));
+  if (out.length) panel.append(h("ul", { class: "broken-peers" }, ...out.map((p) => h("li", {}, `${p.node}: ${wrongWith(p)}`))));
   panel.append(doctor(model, name, survey, examined));
   return panel;
 }

@@ -2,7 +2,7 @@
 
 import { button, plural, s, short } from "./dom";
 import { anchor, card, layout, type Card, type Layout, type Point } from "./layout";
-import { signs, words, type Model } from "./model";
+import { signs, type Model, words, wrongWith } from "./model";
 
 export interface Choice { node: (name: string) => void; pod: (id: string) => void }
 export interface Way { points: { host: string; dev: string }[]; step: number; lost: boolean }
@@ -35,11 +35,12 @@ function drawLinks(model: Model, l: Layout, into: SVGElement, only: string) {
       const there = model.nodes.get(a)?.peers?.find((p) => p.node === b);
       const back = model.nodes.get(b)?.peers?.find((p) => p.node === a);
       if (!there && !back) continue;
-      const sync = there?.inSync !== false && back?.inSync !== false && !!there === !!back;
+      const wrong = (there && wrongWith(there)) || (back && wrongWith(back)) || (!!there === !!back ? "" : "one side lacks the other");
+      const sync = !wrong;
       if (many && sync && a !== only && b !== only) continue;
       const direct = there?.direct || back?.direct || model.nodes.get(a)?.backend === "host-gw";
       into.append(s("path", { class: `link${direct ? " direct" : ""}${sync ? "" : " broken"}`, d: curve(l.cards.get(a)!, l.cards.get(b)!), "data-link": `${a} ${b}`, "data-sync": String(sync) },
-        s("title", {}, `${a} – ${b}: ${direct ? "direct route" : "tunnel"}, ${sync ? "in sync" : there?.reason ?? back?.reason ?? "one side lacks the other"}`)));
+        s("title", {}, `${a} – ${b}: ${direct ? "direct route" : "tunnel"}, ${wrong || "in sync"}`)));
     }
   }
 }

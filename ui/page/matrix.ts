@@ -1,14 +1,14 @@
-// Who reaches whom, as the nodes' own tables say: a row's node to a column's.
+// Who reaches whom, as the nodes' own tables and their agents' requests say: a row's node to a column's.
 
 import { h, plural } from "./dom";
-import type { Model, Peer } from "./model";
+import { type Model, type Peer, wrongWith } from "./model";
 
 /** At most so many nodes are a table; more are a picture, and a list of what is wrong. */
 const table = 40;
 
 export function matrix(model: Model, names: string[], choose: (name: string) => void): HTMLElement {
   const peers = new Map(names.map((n) => [n, new Map((model.nodes.get(n)?.peers ?? []).map((p) => [p.node, p]))]));
-  const wrong = names.flatMap((a) => names.filter((b) => a !== b && !peers.get(a)?.get(b)?.inSync).map((b) => ({ a, b, why: why(peers.get(a)?.get(b)) })));
+  const wrong = names.flatMap((a) => names.filter((b) => a !== b && wrongWith(peers.get(a)?.get(b))).map((b) => ({ a, b, why: wrongWith(peers.get(a)?.get(b)) })));
   return h("section", { class: "matrix", "aria-label": "Who reaches whom" },
     h("h2", {}, "Who reaches whom"),
     h("p", {}, wrong.length ? `${plural(wrong.length, "pair")} of ${names.length * (names.length - 1)} not in sync` : `all ${names.length * (names.length - 1)} pairs in sync`),
@@ -18,8 +18,6 @@ export function matrix(model: Model, names: string[], choose: (name: string) => 
     wrong.length > 200 ? h("p", {}, `and ${wrong.length - 200} more`) : null);
 }
 
-function why(p: Peer | undefined): string { return p ? p.reason ?? "out of sync" : "does not know it"; }
-
 function asTable(names: string[], peers: Map<string, Map<string, Peer>>, choose: (name: string) => void): HTMLElement {
   return h("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "Table of all pairs" }, h("table", {},
     h("thead", {}, h("tr", {}, h("td", {}), ...names.map((n) => h("th", { scope: "col" }, h("span", {}, n))))),
@@ -28,7 +26,8 @@ function asTable(names: string[], peers: Map<string, Map<string, Peer>>, choose:
       ...names.map((b) => {
         const p = peers.get(a)?.get(b);
         if (a === b) return h("td", { class: "self" }, "·");
-        return h("td", { class: p?.inSync ? "ok" : "broken", title: `${a} → ${b}: ${p?.inSync ? "in sync" : why(p)}` }, p?.inSync ? "✓" : "✕");
+        const wrong = wrongWith(p);
+        return h("td", { class: wrong ? "broken" : "ok", title: `${a} → ${b}: ${wrong || "in sync"}` }, wrong ? "✕" : "✓");
       }))))));
 }
 
@@ -44,7 +43,7 @@ function asPicture(names: string[], peers: Map<string, Map<string, Peer>>): HTML
   colour("--plot-broken");
   for (const [i, a] of names.entries()) {
     const row = peers.get(a);
-    for (const [j, b] of names.entries()) if (i !== j && !row?.get(b)?.inSync) c.fillRect(j * size, i * size, size, size);
+    for (const [j, b] of names.entries()) if (i !== j && wrongWith(row?.get(b))) c.fillRect(j * size, i * size, size, size);
   }
   return canvas;
 }

@@ -4,7 +4,13 @@ export interface View {
   kind: "lab" | "cluster" | "node" | "report"; name: string; version: string;
   can: { walk: boolean; trace: boolean; doctor: boolean; probe: boolean; history: boolean; faults: boolean; scripts: boolean; live: boolean };
 }
-export interface Peer { node: string; inSync: boolean; reason?: string; direct?: boolean }
+export interface Peer { node: string; inSync: boolean; reason?: string; direct?: boolean; unreached?: string }
+
+/** Says what is wrong with the way to a peer, empty if it is in sync and packets come back. */
+export function wrongWith(p: Peer | undefined): string {
+  if (!p) return "does not know it";
+  return p.unreached ?? (p.inSync ? "" : p.reason ?? "out of sync");
+}
 export interface Status {
   node: string; backend: string; packets?: string; fastPath?: string; subnets: string[]; underlay: string[]; mtu: number;
   policies?: { enforced: boolean; error?: string; engines?: string[] }; agent: string; pid: number; version?: string; lastApply?: string; changes: number; errors: number; outOfSync: number;
@@ -112,7 +118,7 @@ export class Model {
   health(name: string): Health {
     const n = this.nodes.get(name);
     if (!n || this.silent.has(name)) return "unreachable";
-    if (n.findings?.length) return "finding";
+    if (n.findings?.length || n.peers?.some((p) => p.unreached)) return "finding";
     if (n.outOfSync > 0 || n.peers?.some((p) => !p.inSync)) return "drift";
     return (this.repaired.get(name) ?? 0) > Date.now() ? "repaired" : "ok";
   }
@@ -128,7 +134,7 @@ export class Model {
     const n = this.nodes.get(name);
     switch (this.health(name)) {
       case "unreachable": return this.silent.get(name) || "not reached";
-      case "finding": return n!.findings!.join(", ");
+      case "finding": return n!.findings?.join(", ") || n!.peers!.find((p) => p.unreached)!.unreached!;
       case "drift": return n!.peers?.find((p) => !p.inSync)?.reason ?? n!.outOfSync + " objects";
       default: return "";
     }

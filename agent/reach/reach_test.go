@@ -1,0 +1,184 @@
+package reach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/twill-net/twill/internal/testns"
+	"github.com/twill-net/twill/internal/testwait"
+)
+
+// TestDraw: in each round every node asks count others and is asked by count others, whatever the order in which the agents
+// know their peers, and over the rounds each pair comes up.
+func TestDraw(t *testing.T) {
+	const nodes, count, rounds = 40, 5, 200
+	var all []Peer
+	for i := range nodes {
+		all = append(all, Peer{Node: fmt.Sprintf("node%d", i)})
+	}
+	pairs := map[string]bool{}
+	for round := range int64(rounds) {
+		asked := map[string]int{}
+		for _, own := range all {
+			others := slices.DeleteFunc(slices.Clone(all), func(p Peer) bool { return p.Node == own.Node })
+			rand.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
+			drawn := Draw(round, own.Node, others, count)
+			if len(drawn) != count {
+				t.Fatalf("%s asks %d", own.Node, len(drawn))
+			}
+			for _, p := range drawn {
+				asked[p.Node]++
+				pairs[own.Node+" "+p.Node] = true
+			}
+		}
+		for _, p := range all {
+			if asked[p.Node] != count {
+				t.Fatalf("round %d: %d ask %s", round, asked[p.Node], p.Node)
+			}
+		}
+	}
+	if len(pairs) != nodes*(nodes-1) {
+		t.Errorf("%d of %d pairs came up", len(pairs), nodes*(nodes-1))
+	}
+	if got := Draw(1, "node0", all[1:3], count); len(got) != 2 {
+		t.Errorf("of two peers %d are asked", len(got))
+	}
+}
+
+// TestProber: who does not answer twice is unreached, is asked until it answers, and forgotten when it is no peer any more.
+func TestProber(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		peers := []Peer{{"node2", []netip.Addr{netip.MustParseAddr("10.244.2.1")}}, {"node3", []netip.Addr{netip.MustParseAddr("10.244.3.1")}}}
+		var mu sync.Mutex
+		silent := map[string]bool{}
+		var told []string
+		set := func(do func()) {
+			mu.Lock()
+			defer mu.Unlock()
+			do()
+		}
+		registry := prometheus.NewRegistry()
+		p := New(Config{Node: "node1", Peers: func() (now []Peer) { set(func() { now = peers }); return now }, Count: 2, Round: time.Minute, Metrics: NewMetrics(registry),
+			Ask: func(_ context.Context, to netip.Addr) Answer {
+				a := Answer{RoundTrip: time.Millisecond, Sent: small}
+				set(func() {
+					if silent[to.String()] {
+						a = Answer{Err: errNoAnswer}
+					}
+				})
+				return a
+			},
+			Changed: func(u []Unreached) { set(func() { told = append(told, fmt.Sprint(len(u))) }) }})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go func() { _ = p.Run(ctx) }()
+		after := func(d time.Duration, unreached int, want string) {
+			t.Helper()
+			time.Sleep(d)
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			if r := p.Report(); len(r.Unreached) != unreached || strings.Join(told, " ") != want {
+				t.Errorf("got %+v, told %q; want %d, %q", r, told, unreached, want)
+			}
+		}
+		after(3*time.Minute+time.Second, 0, "")
+		set(func() { silent["10.244.2.1"] = true })
+		after(2*time.Minute, 1, "1")
+		if series := peerSeries(t, registry); series != `node2` {
+			t.Errorf("got series of %q", series)
+		}
+		set(func() { delete(silent, "10.244.2.1") })
+		after(30*time.Second, 0, "1 0")
+		set(func() { silent["10.244.3.1"] = true })
+		after(2*time.Minute, 1, "1 0 1")
+		set(func() { peers = peers[:1] })
+		after(30*time.Second, 0, "1 0 1 0")
+		if series := peerSeries(t, registry); series != "" {
+			t.Errorf("got series of %q", series)
+		}
+	})
+}
+
+// peerSeries returns the peers that have a series of their own.
+func peerSeries(t *testing.T, g prometheus.Gatherer) string {
+	t.Helper()
+	all, err := g.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var peers []string
+	for _, f := range all {
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if l.GetName() == "peer" {
+					peers = append(peers, l.GetValue())
+				}
+			}
+		}
+	}
+	return strings.Join(peers, " ")
+}
+
+// TestAsk: any answer counts. The peer is a namespace behind a cable.
+func TestAsk(t *testing.T) {
+	testns.Enter(t, "ip netns add reachtest", "ip link add reach0 type veth peer name eth0 netns reachtest",
+		"ip addr add 10.9.0.2/24 dev reach0", "ip addr add fd09::2/64 dev reach0 nodad", "ip link set reach0 up", "ip link set lo up",
+		"ip -n reachtest addr add 10.9.0.1/24 dev eth0", "ip -n reachtest addr add fd09::1/64 dev eth0 nodad",
+		"ip -n reachtest link set eth0 up", "ip -n reachtest link set lo up")
+	t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", "reachtest").Run() })
+	own := map[bool]netip.Addr{true: netip.MustParseAddr("10.9.0.2"), false: netip.MustParseAddr("fd09::2")}
+	asker := Asker{From: func(to netip.Addr) netip.Addr { return own[to.Is4()] }, MTU: func() int { return 1500 }, Wait: 200 * time.Millisecond}
+	ask := func(to, name string, answers, echoes, tooLarge bool, lines ...string) {
+		t.Helper()
+		for _, line := range lines {
+			words := strings.Fields(line)
+			if out, err := exec.Command("ip", append([]string{"netns", "exec", "reachtest"}, words...)...).CombinedOutput(); err != nil {
+				t.Fatalf("%s: %v: %s", line, err, out)
+			}
+		}
+		a := asker.Ask(t.Context(), netip.MustParseAddr(to))
+		if (a.Err == nil) != answers || a.RoundTrip > 0 != echoes || a.TooLarge != tooLarge {
+			t.Errorf("%s: got %+v", name, a)
+		}
+		if !answers && !errors.Is(a.Err, errNoAnswer) {
+			t.Errorf("%s: got %v", name, a.Err)
+		}
+	}
+	testwait.Nil(t, "IPv6 is up", func() error { return asker.Ask(t.Context(), netip.MustParseAddr("fd09::1")).Err })
+	const drops = "iptables -w -A INPUT -j DROP"
+	ask("10.9.0.1", "healthy", true, true, false)
+	ask("fd09::1", "healthy, IPv6", true, true, false)
+	ask("10.9.0.1", "large packets are cut", true, true, true, "iptables -w -A INPUT -m length --length 1400: -j DROP")
+	ask("10.9.0.1", "no echo replies", true, false, false, "iptables -w -F INPUT", "iptables -w -A INPUT -p icmp --icmp-type 8 -j DROP")
+	ask("10.9.0.1", "nor TCP", true, false, false, "iptables -w -A INPUT -p tcp -j DROP")
+	ask("10.9.0.1", "nothing at all", false, false, false, drops)
+	ask("fd09::1", "IPv6 passes", true, true, false)
+	ask("10.9.0.1", "again", true, true, false, "iptables -w -F INPUT")
+	if a := asker.Ask(t.Context(), netip.MustParseAddr("10.9.0.77")); a.Err == nil {
+		t.Errorf("nobody is there: got %+v", a)
+	}
+}
+
+// BenchmarkDraw is what each request of a round costs among so many nodes.
+func BenchmarkDraw(b *testing.B) {
+	var all []Peer
+	for i := range 5000 {
+		all = append(all, Peer{Node: fmt.Sprintf("node%d", i)})
+	}
+	for i := range b.N {
+		Draw(int64(i), "node0", all[1:], 5)
+	}
+}

@@ -24,6 +24,10 @@ func (j *judgement) blame() Loss {
 		l.Reason = h.Verdict
 		return l
 	}
+	if d, ok := j.exhausted(); ok {
+		l.Host, l.By, l.Exact, l.Likely, l.Reason, l.Drop = d.Host, d.Limit, true, true, d.cause(), d.Reason
+		return l
+	}
 	rewritten := j.rewritten() // up to the last place, which a wrong MAC moves
 	misled := j.misled()
 	d, dropped := j.drop()
@@ -139,6 +143,18 @@ func (j *judgement) drop() (Drop, bool) {
 				if d.Neighbour == isNeighbour && !isOther && !isSocket {
 					return d, true
 				}
+			}
+		}
+	}
+	return Drop{}, false
+}
+
+// exhausted returns the first drop of the flow, in either direction, for want of something that the machine has run out of.
+func (j *judgement) exhausted() (Drop, bool) {
+	for _, name := range j.path {
+		for _, d := range j.hosts[name].Drops {
+			if d.Limit.Text != "" {
+				return d, true
 			}
 		}
 	}

@@ -149,6 +149,11 @@ func TestJudge(t *testing.T) {
 			h.Drops = []Drop{{Host: "node1", Reason: "NETFILTER_DROP", Function: "nf_hook_slow"}}
 			h.Unusual = []Object{sysctl("net.netfilter.nf_conntrack_tcp_be_liberal", "1")}
 		}},
+		"the machine has run out of something": {last: 2, host: "node1", by: "gc_thresh3 = 1", is: true, with: func(all []Host) {
+			h := host(all, "node1")
+			h.Drops = []Drop{{Host: "node1", Reason: "NEIGH_CREATEFAIL", Function: "ip_finish_output2", Limit: sysctl("gc_thresh3", "1")}}
+			h.Unusual = []Object{{Kind: Neighbour, Text: "10.244.2.9 dev cni0 PERMANENT"}}
+		}},
 		"the receiver does not answer": {last: 11, host: "pod2", by: "net.ipv4.icmp_echo_ignore_all = 1", with: func(all []Host) {
 			host(all, "pod2").Unusual = []Object{sysctl("net.ipv4.tcp_rmem", "1 1 1"), sysctl("net.ipv4.icmp_echo_ignore_all", "1")}
 		}},
@@ -196,6 +201,10 @@ func reworded(all []Host) []Host {
 			for i := range objects {
 				objects[i] = reword(objects[i])
 			}
+		}
+		h.Drops = slices.Clone(h.Drops)
+		for i := range h.Drops {
+			h.Drops[i].Limit = reword(h.Drops[i].Limit)
 		}
 		for i := range h.Hits {
 			h.Hits[i].Object = reword(h.Hits[i].Object)

@@ -45,6 +45,8 @@ type Drop struct {
 	Neighbour bool // it is of ARP or neighbour discovery
 	// Unheard is what did not listen for a packet between nodes: "no VXLAN listens on port 8472".
 	Unheard string
+	// Limit is what the machine has run out of, if the reason means just one thing.
+	Limit Object
 }
 
 // Hit is a firewall rule that packets of the flow met.

@@ -6,14 +6,16 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/twill-net/twill/doctor/locate"
 )
 
 // Traffic is what became of real packets of a flow.
 type Traffic struct {
-	Seconds float64    `json:"seconds"`
-	Forward []Sighting `json:"there"` // in the order in which a packet was seen first
-	Back    []Sighting `json:"back"`
-	Drops   []Drop     `json:"drops"`
+	Seconds float64       `json:"seconds"`
+	Forward []Sighting    `json:"there"` // in the order in which a packet was seen first
+	Back    []Sighting    `json:"back"`
+	Drops   []locate.Drop `json:"drops"`
 	// Ends are the hosts at which packets begin and end, if both were watched; else empty.
 	Ends [2]string `json:"ends"`
 	// Gone says where all of the packets were lost, if two nodes each watched their own part.
@@ -29,19 +31,6 @@ type Sighting struct {
 	Out     bool   `json:"out"`
 	Packets int    `json:"packets"`
 	Frame   string `json:"frame"` // the headers of the first one, without MAC addresses and TTL
-}
-
-// Drop is a place in the kernel that dropped packets.
-type Drop struct {
-	Host     string `json:"host"`
-	Dev      string `json:"dev"`
-	Reason   string `json:"reason"`   // a name of the kernel's enum skb_drop_reason
-	Function string `json:"function"` // of the kernel
-	Back     bool   `json:"back"`     // a reply
-	Packets  int    `json:"packets"`
-	Frame    string `json:"frame"`
-	// Unheard is what did not listen for a packet between nodes: "no VXLAN listens on port 8472".
-	Unheard string `json:"unheard,omitempty"`
 }
 
 // Failed reports whether packets were lost. If their end was not watched, only drops count.
@@ -109,7 +98,7 @@ func (t Traffic) write(b *strings.Builder, src, dst string) {
 		writeSightings(b, t.Back)
 	}
 	for _, d := range t.Drops {
-		fmt.Fprintf(b, "✗ %s drops %d: %s\n  %s\n", d.Host, d.Packets, d.cause(), d.Frame)
+		fmt.Fprintf(b, "✗ %s drops %d: %s\n  %s\n", d.Host, d.Packets, d, d.Frame)
 		switch r, ok := dropReasons[d.Reason]; {
 		case d.Unheard != "":
 			fmt.Fprintf(b, "  %s at %s\n", d.Unheard, d.Host)
@@ -140,17 +129,6 @@ func writeSightings(b *strings.Builder, all []Sighting) {
 		line := fmt.Sprintf("  %-12s %-3s %-16s %4d  %s", s.Host, direction, s.Dev, s.Packets, frame)
 		fmt.Fprintln(b, strings.TrimRight(line, " "))
 	}
-}
-
-func (d Drop) cause() string {
-	text := d.Reason
-	if d.Function != "" {
-		text += " in " + d.Function
-	}
-	if d.Dev != "" {
-		text += ", on " + d.Dev
-	}
-	return text
 }
 
 // verdict returns the result in one line.

@@ -15,6 +15,7 @@ const MaxFrame = 1 << 16
 // Captured is one frame as a packet socket delivers it.
 type Captured struct {
 	Index    int       // of the device
+	Dev      string    // its name
 	Hardware uint16    // the kind of the device: unix.ARPHRD_ETHER
 	Type     uint8     // whom it is for, or that it leaves: unix.PACKET_OUTGOING
 	Time     time.Time // when the kernel saw it; zero unless the Tap stamps
@@ -30,6 +31,11 @@ func HasEthernet(hardware uint16) bool {
 
 // Decode decodes the frame.
 func (c Captured) Decode() Frame { return decodeOn(c.Hardware, c.Data) }
+
+// Sighting decodes the frame, and says where it was. The host is left out.
+func (c Captured) Sighting() Sighting {
+	return Sighting{Dev: c.Dev, Out: c.Type == unix.PACKET_OUTGOING, Stray: c.Type == unix.PACKET_OTHERHOST, Frame: c.Decode()}
+}
 
 // Stamp lets the kernel note when it saw each frame.
 func (t *Tap) Stamp() error {
@@ -48,10 +54,13 @@ func (t *Tap) Lost() (uint32, error) {
 	return stats.Drops, nil
 }
 
-// Each calls a function with each frame that waits, in the order of their capture, until it returns an error. It does
-// not block.
+// maxRead is how many frames one Each takes: where packets go round in a loop they come faster than they are read.
+const maxRead = 1 << 15
+
+// Each calls a function with each frame that waits, at most maxRead, in the order of their capture, until it returns an
+// error. It does not block.
 func (t *Tap) Each(do func(Captured) error) error {
-	for {
+	for range maxRead {
 		n, oob, _, from, err := unix.Recvmsg(t.fd, t.buf, t.oob, unix.MSG_TRUNC)
 		switch {
 		case errors.Is(err, unix.EINTR), errors.Is(err, unix.ENETDOWN): // of one device
@@ -65,12 +74,13 @@ func (t *Tap) Each(do func(Captured) error) error {
 		if !ok {
 			continue
 		}
-		c := Captured{Index: at.Ifindex, Hardware: at.Hatype, Type: at.Pkttype, Time: stampOf(t.oob[:oob]), Length: n,
-			Data: t.buf[:min(n, len(t.buf))]}
+		c := Captured{Index: at.Ifindex, Dev: t.name(at.Ifindex), Hardware: at.Hatype, Type: at.Pkttype, Time: stampOf(t.oob[:oob]),
+			Length: n, Data: t.buf[:min(n, len(t.buf))]}
 		if err := do(c); err != nil {
 			return err
 		}
 	}
+	return nil
 }
 
 // stampOf finds the time among a message's ancillary data.

@@ -28,13 +28,13 @@ func TestOnlyICMP(t *testing.T) {
 		if err := Wait([]*Tap{tap}, 50*time.Millisecond); err != nil {
 			t.Fatal(err)
 		}
-		seen, err := tap.Read(func(Frame) bool { return true })
+		err := tap.Each(func(c Captured) error {
+			_, isICMP := c.Decode().Last("icmp")
+			count[map[bool]string{true: "icmp", false: "other"}[isICMP]]++
+			return nil
+		})
 		if err != nil {
 			t.Fatal(err)
-		}
-		for _, s := range seen {
-			_, isICMP := s.Frame.Last("icmp")
-			count[map[bool]string{true: "icmp", false: "other"}[isICMP]]++
 		}
 	}
 	if count["icmp"] == 0 || count["other"] > 0 {

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -272,6 +273,28 @@ func (f Frame) IsRequest(dst netip.Addr) bool {
 func (f Frame) IsReply() bool {
 	icmp, _ := f.Last("icmp")
 	return icmp.Info == echoReply
+}
+
+// protoOf are the numbers of the protocols that have ports.
+var protoOf = map[string]byte{"tcp": protoTCP, "udp": protoUDP}
+
+// Ends returns the ends of the innermost packet, if it is of TCP or UDP.
+func (f Frame) Ends() (src, dst netip.AddrPort, ok bool) {
+	ip, _ := f.Last("ip")
+	for kind, proto := range protoOf {
+		if l, has := f.Last(kind); has && proto == ip.Proto {
+			from, _ := strconv.ParseUint(l.From, 10, 16) // it is our own text
+			to, _ := strconv.ParseUint(l.To, 10, 16)
+			return netip.AddrPortFrom(ip.Src, uint16(from)), netip.AddrPortFrom(ip.Dst, uint16(to)), true
+		}
+	}
+	return src, dst, false
+}
+
+// IsReset reports whether the innermost packet is a TCP reset.
+func (f Frame) IsReset() bool {
+	tcp, _ := f.Last("tcp")
+	return slices.Contains(strings.Fields(tcp.Info), "rst")
 }
 
 // takers are what takes a packet out of UDP, by the header that follows.

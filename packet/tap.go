@@ -9,12 +9,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sighting is one frame on one device.
+// Sighting is one frame on one device of a host.
 type Sighting struct {
-	Dev   string
-	Out   bool // leaving through the device
-	Stray bool // coming in for another MAC than the device's
-	Frame Frame
+	Host  string `json:"host"` // who listens knows it: node1, node1/pod1, underlay
+	Dev   string `json:"dev"`
+	Out   bool   `json:"out"` // leaving through the device
+	Stray bool   `json:"-"`   // coming in for another MAC than the device's
+	Frame Frame  `json:"frame"`
+}
+
+func (s Sighting) String() string {
+	if s.Out {
+		return s.Host + ", leaving through " + s.Dev
+	}
+	return s.Host + ", coming in through " + s.Dev
 }
 
 // Tap is a packet socket on all devices of a network namespace.
@@ -67,31 +75,6 @@ func Wait(taps []*Tap, timeout time.Duration) error {
 	return nil
 }
 
-// maxRead is how many frames one Read takes: where packets go round in a loop they come faster than they are read.
-const maxRead = 1 << 15
-
-var errEnough = errors.New("enough frames were read")
-
-// Read returns the frames that wait and match, in the order of their capture, of at most maxRead. It does not block.
-func (t *Tap) Read(match func(Frame) bool) ([]Sighting, error) {
-	var seen []Sighting
-	n := 0
-	err := t.Each(func(c Captured) error {
-		if n++; n > maxRead {
-			return errEnough
-		}
-		if frame := c.Decode(); match(frame) {
-			seen = append(seen, Sighting{Dev: t.name(c.Index), Out: c.Type == unix.PACKET_OUTGOING,
-				Stray: c.Type == unix.PACKET_OTHERHOST, Frame: frame})
-		}
-		return nil
-	})
-	if errors.Is(err, errEnough) {
-		err = nil
-	}
-	return seen, err
-}
-
 // decodeOn decodes a frame of a kind of device: tunnels (ipip, wireguard, tun) have no Ethernet header.
 func decodeOn(kind uint16, data []byte) Frame {
 	if HasEthernet(kind) {
@@ -101,8 +84,10 @@ func decodeOn(kind uint16, data []byte) Frame {
 }
 
 func (t *Tap) name(index int) string {
-	if name := t.names[int32(index)]; name != "" {
-		return name
+	name := t.names[int32(index)]
+	if name == "" {
+		name = fmt.Sprintf("device %d, which is new", index)
+		t.names[int32(index)] = name
 	}
-	return fmt.Sprintf("device %d, which is new", index)
+	return name
 }

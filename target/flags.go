@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/twill-net/twill/doctor/facts"
-	"github.com/twill-net/twill/doctor/follow"
+	"github.com/twill-net/twill/doctor/watch"
 	"github.com/twill-net/twill/lab"
 )
 
@@ -123,7 +123,7 @@ func (f *Flags) CompletePods() []string {
 
 // here returns this machine.
 func (f *Flags) here() *here {
-	h := &here{do: follow.Here, files: f.files, bpffs: f.bpffs, version: f.version}
+	h := &here{do: watch.Here("").Do, files: f.files, bpffs: f.bpffs, version: f.version}
 	h.files.AskAPI = f.files.LeaseFile == ""
 	return h
 }

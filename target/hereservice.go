@@ -15,8 +15,8 @@ import (
 	"github.com/twill-net/twill/doctor"
 	"github.com/twill-net/twill/doctor/connect"
 	"github.com/twill-net/twill/doctor/follow"
-	"github.com/twill-net/twill/doctor/probe"
 	"github.com/twill-net/twill/doctor/service"
+	"github.com/twill-net/twill/doctor/watch"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -127,15 +127,15 @@ func (h *here) places(f doctor.Facts, client netip.Addr) (connect.Places, error)
 	if err != nil {
 		return connect.Places{}, err
 	}
-	here := probe.Site{Host: f.Node, Do: h.do}
+	here := watch.Place{Host: f.Node, Do: h.do}
 	p := connect.Places{Nodes: map[string]connect.Node{}, Pods: pods}
-	p.Client = connect.Client{Site: here, Node: f.Node}
+	p.Client = connect.Client{Place: here, Node: f.Node}
 	for _, l := range append([]subnet.Lease{f.Lease.Snapshot.Local}, f.Lease.Snapshot.Peers...) {
 		n := connect.Node{}
 		for _, s := range l.Stacks {
 			n.Addrs = append(n.Addrs, s.Underlay)
 			if l.Node == f.Node {
-				n.Site, p.Client.Addrs = here, append(p.Client.Addrs, backend.Gateway(s.Subnet))
+				n.Place, p.Client.Addrs = here, append(p.Client.Addrs, backend.Gateway(s.Subnet))
 			}
 		}
 		p.Nodes[l.Node] = n
@@ -144,7 +144,7 @@ func (h *here) places(f doctor.Facts, client netip.Addr) (connect.Places, error)
 		client = slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)[0]
 	}
 	if site := pods[client]; site.Do != nil {
-		p.Client = connect.Client{Site: site, Node: f.Node, Addrs: []netip.Addr{client}}
+		p.Client = connect.Client{Place: site, Node: f.Node, Addrs: []netip.Addr{client}}
 		for a, s := range pods {
 			if a != client && s.Host == site.Host {
 				p.Client.Addrs = append(p.Client.Addrs, a)

@@ -11,6 +11,7 @@ import (
 	"github.com/twill-net/twill/doctor/follow"
 	"github.com/twill-net/twill/doctor/service"
 	"github.com/twill-net/twill/doctor/traffic"
+	"github.com/twill-net/twill/doctor/watch"
 )
 
 // end is one end of a trace: a pod.
@@ -61,7 +62,7 @@ func (h *here) Trace(ctx context.Context, src, dst string, how Tracing) (doctor.
 	}
 	ctx, stop := context.WithTimeout(ctx, how.During)
 	defer stop()
-	seen, err := traffic.Watcher{Src: a, Dst: b, Places: []traffic.Place{traffic.Here(f.Node)}}.Run(ctx, func() {})
+	seen, err := traffic.Watcher{Src: a, Dst: b, Places: []watch.Place{{Host: f.Node, Do: h.do}}}.Run(ctx, func() {})
 	trace.Traffic = &seen
 	return trace, err
 }

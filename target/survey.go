@@ -10,7 +10,7 @@ import (
 	"github.com/twill-net/twill/doctor"
 	"github.com/twill-net/twill/doctor/follow"
 	"github.com/twill-net/twill/doctor/locate"
-	"github.com/twill-net/twill/doctor/probe"
+	"github.com/twill-net/twill/doctor/watch"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/walk"
 	"github.com/twill-net/twill/netstate"
@@ -135,7 +135,7 @@ func labNetwork(l *lab.Lab, expected func(string, locate.Object) bool) (follow.N
 	pods, mtus := map[string]*lab.Pod{}, map[int]int{}
 	for _, p := range l.Pods() {
 		pods[p.ID()] = p
-		n.Pods = append(n.Pods, follow.Pod{Site: probe.Site{Host: p.ID(), Do: p.Do}, Node: p.Node.Name, Addrs: p.Addrs,
+		n.Pods = append(n.Pods, follow.Pod{Place: watch.Place{Host: p.ID(), Do: p.Do}, Node: p.Node.Name, Addrs: p.Addrs,
 			Outer: p.Node.Underlay(), Own: p.Node.Underlay()})
 		mtu, err := p.MTU()
 		if mtus[mtu]++; err == nil && mtus[mtu] > mtus[n.MTU] { // one that was altered is not what pods may send
@@ -150,15 +150,12 @@ func labNetwork(l *lab.Lab, expected func(string, locate.Object) bool) (follow.N
 	if len(n.Pods) < 2 || n.MTU == 0 {
 		return n, fmt.Errorf("lab %s has no two pods between which packets could be sent", l.Name())
 	}
-	n.Path = func(from, to follow.Pod) (sites []probe.Site) {
+	n.Path = func(from, to follow.Pod) []watch.Place {
 		stops, err := walk.Stops(l, pods[from.Host], pods[to.Host])
 		if err != nil {
-			return []probe.Site{from.Site, to.Site}
+			return []watch.Place{from.Place, to.Place}
 		}
-		for _, s := range stops {
-			sites = append(sites, probe.Site{Host: s.Name, Do: s.Host.Do})
-		}
-		return sites
+		return stops
 	}
 	return n, nil
 }

@@ -15,11 +15,12 @@ import (
 
 	"github.com/twill-net/twill/doctor/probe"
 	"github.com/twill-net/twill/doctor/service"
+	"github.com/twill-net/twill/doctor/watch"
 )
 
 // call is one connection, or one exchange of datagrams.
 type call struct {
-	From probe.Site
+	From watch.Place
 	Src  netip.Addr
 	Kind probe.Kind
 	To   netip.AddrPort

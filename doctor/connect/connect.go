@@ -14,25 +14,26 @@ import (
 
 	"github.com/twill-net/twill/doctor/probe"
 	"github.com/twill-net/twill/doctor/service"
+	"github.com/twill-net/twill/doctor/watch"
 )
 
 // Places are the namespaces that connections may come through. Those that cannot be entered are missing.
 type Places struct {
 	Client Client
 	Nodes  map[string]Node
-	Pods   map[netip.Addr]probe.Site
+	Pods   map[netip.Addr]watch.Place
 }
 
 // Client is the pod that connects.
 type Client struct {
-	probe.Site
+	watch.Place
 	Node  string
 	Addrs []netip.Addr
 }
 
 // Node is a node's namespace, without Do if it cannot be entered, and its addresses on the underlay.
 type Node struct {
-	probe.Site
+	watch.Place
 	Addrs []netip.Addr
 }
 
@@ -51,27 +52,33 @@ func (p Places) To(ctx context.Context, t service.Target) (service.Observations,
 	if len(calls) == 0 {
 		return service.Observations{}, ctx.Err()
 	}
-	w, err := p.watch(t)
-	if err != nil {
-		return service.Observations{}, err
-	}
-	defer w.close()
 	var answers []answer
-	if t.Service.Sticky > 0 { // the first connection decides for the others
-		answers = makeAll(ctx, calls[:1])
-		calls = calls[1:]
-	}
-	answers = append(answers, makeAll(ctx, calls)...)
+	var tracked tracking
 	o := service.Observations{Sockets: map[netip.AddrPort]service.Socket{}}
-	tracked := p.tracked(t, &o)
-	hangUp(answers)
-	if err := w.read(&o); err != nil {
+	seen, err := watch.While(watch.Options{Places: p.sites(t), Rules: p.pairs(t)}, func() error {
+		if t.Service.Sticky > 0 { // the first connection decides for the others
+			answers = makeAll(ctx, calls[:1])
+			calls = calls[1:]
+		}
+		answers = append(answers, makeAll(ctx, calls)...)
+		tracked = p.tracked(t, &o)
+		hangUp(answers)
+		return nil
+	})
+	if err != nil {
 		return o, err
 	}
+	for _, v := range seen.Views {
+		if v.Traced {
+			o.Watched = append(o.Watched, v.Host)
+		}
+		o.Hits = append(o.Hits, v.Hits...)
+	}
+	o.Unread = append(o.Unread, seen.Unread...)
 	for _, a := range answers {
 		try := service.Try{From: a.local, To: a.To, Outcome: a.outcome, Error: a.text}
 		tracked.find(&try, t)
-		w.find(&try, t)
+		p.find(seen.Views, &try, t)
 		if t.Way == service.Headless && !try.Wire.IsValid() {
 			try.Wire = try.To
 		}
@@ -91,13 +98,13 @@ func (p Places) calls(t service.Target) (all []call) {
 		n := min(maxTries, max(minTries, perEndpoint*len(t.Endpoints)))
 		src, ok := p.source(t.To.Addr())
 		for i := 0; ok && i < n; i++ {
-			all = append(all, call{p.Client.Site, src, kind, t.To})
+			all = append(all, call{p.Client.Place, src, kind, t.To})
 		}
 		return all
 	}
 	for _, e := range t.Endpoints[:min(maxTries, len(t.Endpoints))] {
 		if src, ok := p.source(e.To.Addr()); ok && e.Ready {
-			all = append(all, call{p.Client.Site, src, kind, e.To})
+			all = append(all, call{p.Client.Place, src, kind, e.To})
 		}
 	}
 	return all
@@ -149,20 +156,20 @@ func hangUp(answers []answer) {
 }
 
 // sites returns the namespaces to watch, in the order in which packets meet them.
-func (p Places) sites(t service.Target) (all []probe.Site) {
-	add := func(s probe.Site) {
-		if s.Do != nil && !slices.ContainsFunc(all, func(o probe.Site) bool { return o.Host == s.Host }) {
+func (p Places) sites(t service.Target) (all []watch.Place) {
+	add := func(s watch.Place) {
+		if s.Do != nil && !slices.ContainsFunc(all, func(o watch.Place) bool { return o.Host == s.Host }) {
 			all = append(all, s)
 		}
 	}
-	add(p.Client.Site)
-	add(p.Nodes[p.Client.Node].Site)
-	add(p.Nodes[t.Node].Site)
+	add(p.Client.Place)
+	add(p.Nodes[p.Client.Node].Place)
+	add(p.Nodes[t.Node].Place)
 	endpoints := slices.Clone(t.Endpoints)
 	slices.SortStableFunc(endpoints, func(a, b service.Endpoint) int { return cmp.Compare(rank(a, p), rank(b, p)) })
 	endpoints = endpoints[:min(maxWatched, len(endpoints))]
 	for _, e := range endpoints {
-		add(p.Nodes[e.Node].Site)
+		add(p.Nodes[e.Node].Place)
 	}
 	for _, e := range endpoints {
 		add(p.Pods[e.To.Addr()])

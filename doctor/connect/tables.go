@@ -4,7 +4,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -12,8 +11,6 @@ import (
 	"github.com/twill-net/twill/doctor/service"
 	"github.com/twill-net/twill/netstate/rtnl"
 )
-
-func words(text string) []string { return strings.Fields(text) }
 
 // tracking is what nodes' connection tracking has: by node, what it translates.
 type tracking struct {

@@ -27,6 +27,7 @@ type Drop struct {
 	Reason   string // a name of enum skb_drop_reason: NETFILTER_DROP
 	Function string // of the kernel that dropped it: nf_hook_slow; empty if addresses are hidden
 	Netns    uint32 // inode number of the network namespace; 0 if the packet was on no device
+	Host     string // the namespace's name, which who watches knows; empty: it is not watched
 	Dev      string
 	Time     time.Time
 	Packet   []byte // from its IP header on; zeros follow

@@ -13,19 +13,17 @@ import (
 // counter counts packets on one device: what leaves after the firewall's OUTPUT and POSTROUTING, and what comes in
 // before PREROUTING and INPUT. So it tells a filter on this node from one on the path.
 type counter struct {
-	tap   *packet.Tap
 	dev   string
 	proto string             // of what is encapsulated: udp, ipip or ipv6; empty: nothing is
 	port  int                // UDP
 	peers map[netip.Addr]int // index of the probe, by the peer's addresses
 }
 
-// count adds the packets since the tap was opened to the probes.
-func (c *counter) count(probes []doctor.Probe) error {
+// count adds packets to the probes.
+func (c *counter) count(seen []packet.Sighting, probes []doctor.Probe) {
 	for i := range probes {
 		probes[i].Sent, probes[i].Seen = 0, 0
 	}
-	seen, err := c.tap.Read(c.counts)
 	for _, s := range seen {
 		ip, _ := s.Frame.First("ip")
 		if i, ok := c.peers[ip.Dst]; ok && s.Out && s.Dev == c.dev {
@@ -35,7 +33,6 @@ func (c *counter) count(probes []doctor.Probe) error {
 			probes[i].Seen++
 		}
 	}
-	return err
 }
 
 // counts reports whether a frame is of a probe, or what the probe becomes on the underlay. Pods and agents have packets of

@@ -12,6 +12,7 @@ import (
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/doctor/watch"
 	"github.com/twill-net/twill/internal/echo"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/packet"
@@ -101,12 +102,7 @@ func (g *gathering) counted(u backend.Underlay, silent, large, outer []doctor.Pr
 	if len(silent) == 0 {
 		return send(large)
 	}
-	tap, err := packet.OpenTap()
-	if err != nil {
-		return err
-	}
-	defer tap.Close()
-	c := counter{tap: tap, dev: u.Dev, peers: map[netip.Addr]int{}}
+	c := counter{dev: u.Dev, peers: map[netip.Addr]int{}}
 	for _, p := range g.Paths { // all peers of a family are reached alike, unless they are routed
 		if c.proto == "" && p.Underlay.Is4() == u.Local.Is4() {
 			c.proto, c.port = g.Wrapping(p)
@@ -117,8 +113,13 @@ func (g *gathering) counted(u backend.Underlay, silent, large, outer []doctor.Pr
 			c.peers[outer[i].To] = i
 		}
 	}
-	err = send(large, outer, silent)
-	return errors.Join(err, c.count(silent))
+	o := watch.Options{Places: []watch.Place{watch.Here(g.Node)}, Match: c.counts}
+	seen, err := watch.While(o, func() error { return send(large, outer, silent) })
+	if err != nil {
+		return err
+	}
+	c.count(seen.Views[0].Frames, silent)
+	return nil
 }
 
 // closedPort is a port that nothing listens on: a host answers a connection with a reset.

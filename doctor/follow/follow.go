@@ -6,19 +6,19 @@ package follow
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"net/netip"
 	"slices"
 
 	"github.com/twill-net/twill/doctor/locate"
 	"github.com/twill-net/twill/doctor/probe"
+	"github.com/twill-net/twill/doctor/watch"
 )
 
 // Network is what is probed: pods, and the namespaces between them.
 type Network struct {
 	Pods []Pod
 	// Path returns the namespaces from one pod to another, both included.
-	Path func(from, to Pod) []probe.Site
+	Path func(from, to Pod) []watch.Place
 	// Expected reports whether an object that is unusual elsewhere belongs in the namespace of a host; nil: none does.
 	Expected func(host string, o locate.Object) bool
 	MTU      int // bytes, what a pod may send
@@ -28,7 +28,7 @@ type Network struct {
 
 // Pod is one end of probes.
 type Pod struct {
-	probe.Site
+	watch.Place
 	Node  string
 	Addrs []netip.Addr
 	Outer []netip.Addr // of its node, on the underlay
@@ -36,15 +36,15 @@ type Pod struct {
 	// Borrowed reports whether it is no pod, but a node that sends from its bridge's address.
 	Borrowed bool
 	// Deputy is the node's namespace, which sends in the name of a pod that cannot be entered; without Do it may not.
-	Deputy probe.Site
+	Deputy watch.Place
 }
 
 // sender returns where the pod's probes are sent from; its Do is nil if there is no such place.
-func (p Pod) sender() probe.Site {
+func (p Pod) sender() watch.Place {
 	if p.Do == nil {
-		return probe.Site{Host: p.Host, Do: p.Deputy.Do}
+		return watch.Place{Host: p.Host, Do: p.Deputy.Do}
 	}
-	return p.Site
+	return p.Place
 }
 
 // kinds returns what can be sent to a pod: where nobody can listen, a host that drops connections may be right to.
@@ -88,19 +88,18 @@ func (n Network) ProbePair(ctx context.Context, src, dst netip.Addr) (Report, er
 
 // Follow sends lost probes again, and follows them.
 func (n Network) Follow(ctx context.Context, lost []probe.Result) (r Report, err error) {
-	w, err := n.watch(lost)
+	var still []probe.Result
+	seen, err := watch.While(n.options(lost), func() error { still = again(ctx, lost); return nil })
 	if err != nil {
 		return r, err
 	}
-	defer w.close()
-	still := again(ctx, lost)
-	hosts, err := w.collect(ctx)
+	hosts, unread, err := n.look(ctx, seen)
 	if err != nil {
 		return r, err
 	}
 	n.shared(hosts)
 	ofPath(hosts)
-	r.Unread = w.unread
+	r.Unread = unread
 	identities, err := n.identify()
 	if err != nil {
 		r.Unread = append(r.Unread, err.Error())
@@ -111,13 +110,12 @@ func (n Network) Follow(ctx context.Context, lost []probe.Result) (r Report, err
 	var unsure []probe.Try
 	for _, x := range still {
 		f := n.flow(x)
-		if l := locate.Judge(f, w.of(f, hosts), mistaken); l.Stopped {
+		if l := locate.Judge(f, of(f, hosts), mistaken); l.Stopped {
 			r.Losses = append(r.Losses, l)
 		} else {
 			likely, unsure = append(likely, l), append(unsure, x.Try)
 		}
 	}
-	w.close()
 	// A busy machine may be late, and watching takes time: unless a rule's verdict was seen, the loss has to be there
 	// without it.
 	for i, x := range probe.Send(ctx, unsure, probe.Patience) {
@@ -165,17 +163,13 @@ func (n Network) pod(host string) Pod {
 }
 
 // sites returns the namespaces on the paths of lost probes.
-func (n Network) sites(lost []probe.Result) (all []probe.Site) {
+func (n Network) sites(lost []probe.Result) (all []watch.Place) {
 	for _, r := range lost {
 		for _, s := range n.Path(n.pod(r.From.Host), n.pod(r.To.Host)) {
-			if s.Do != nil && !slices.ContainsFunc(all, func(o probe.Site) bool { return o.Host == s.Host }) {
+			if s.Do != nil && !slices.ContainsFunc(all, func(o watch.Place) bool { return o.Host == s.Host }) {
 				all = append(all, s)
 			}
 		}
 	}
 	return all
-}
-
-func unreadAt(host string, what string, err error) string {
-	return fmt.Sprintf("%s: %s: %v", host, what, err)
 }

@@ -3,23 +3,20 @@ package follow
 import (
 	"errors"
 	"net/netip"
-	"os/exec"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/twill-net/twill/doctor/locate"
 	"github.com/twill-net/twill/doctor/probe"
-	"github.com/twill-net/twill/doctor/ruletrace"
-	"github.com/twill-net/twill/internal/testns"
+	"github.com/twill-net/twill/doctor/watch"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/packet"
 )
 
 var a, b = netip.MustParseAddr("10.244.1.2"), netip.MustParseAddr("10.244.2.2")
 
-func site(host string) probe.Site {
-	return probe.Site{Host: host, Do: func(do func() error) error { return do() }}
+func site(host string) watch.Place {
+	return watch.Place{Host: host, Do: func(do func() error) error { return do() }}
 }
 
 // TestChoose: lost probes of different pods are followed, and one of each pair.
@@ -54,7 +51,7 @@ func TestChoose(t *testing.T) {
 
 // TestTries: what cannot be entered sends nothing, and gets what its kernel answers.
 func TestTries(t *testing.T) {
-	n := Network{Pods: []Pod{{Site: site("p1"), Addrs: []netip.Addr{a}}, {Site: probe.Site{Host: "node2"}, Addrs: []netip.Addr{b, netip.MustParseAddr("fd00::1")}}}}
+	n := Network{Pods: []Pod{{Place: site("p1"), Addrs: []netip.Addr{a}}, {Place: watch.Place{Host: "node2"}, Addrs: []netip.Addr{b, netip.MustParseAddr("fd00::1")}}}}
 	tries := n.tries()
 	if len(tries) != 2 || tries[0].Kind != probe.ICMP || tries[1].Kind != probe.ICMPFull || tries[0].Dst != b {
 		t.Errorf("got %v", tries)
@@ -64,7 +61,7 @@ func TestTries(t *testing.T) {
 // TestShared: what all pods have is how pods are, and what one has stays.
 func TestShared(t *testing.T) {
 	at := func(host string, texts ...string) *seenAt {
-		s := &seenAt{place: &place{Site: site(host)}}
+		s := &seenAt{View: watch.View{Place: site(host)}}
 		for _, text := range texts {
 			s.unusual = append(s.unusual, locate.Object{Kind: locate.Sysctl, Part: strings.Fields(text)[0], Value: strings.Fields(text)[2], Text: text})
 		}
@@ -85,9 +82,9 @@ func TestShared(t *testing.T) {
 
 // TestMistaken: an address that a pod lacks, one that another host has, and a MAC of two pods.
 func TestMistaken(t *testing.T) {
-	n := Network{Pods: []Pod{{Site: site("p1"), Node: "n", Addrs: []netip.Addr{a}}, {Site: site("p2"), Node: "n", Addrs: []netip.Addr{b}}}}
+	n := Network{Pods: []Pod{{Place: site("p1"), Node: "n", Addrs: []netip.Addr{a}}, {Place: site("p2"), Node: "n", Addrs: []netip.Addr{b}}}}
 	id := func(host string, mac string, addrs ...netip.Addr) identity {
-		i := identity{Site: site(host), addrs: map[netip.Addr]string{}, bits: map[netip.Addr]int{}, macs: map[string]string{mac: "eth0"}}
+		i := identity{Place: site(host), addrs: map[netip.Addr]string{}, bits: map[netip.Addr]int{}, macs: map[string]string{mac: "eth0"}}
 		for _, a := range addrs {
 			i.addrs[a], i.bits[a] = "eth0", 24
 		}
@@ -132,11 +129,11 @@ func TestMistaken(t *testing.T) {
 func TestChanged(t *testing.T) {
 	const is, was, others = "02:00:00:00:00:09", "02:00:00:00:00:01", "02:00:00:00:00:02"
 	at := func(host string, addr netip.Addr, mac string) identity {
-		return identity{Site: site(host), addrs: map[netip.Addr]string{addr: "eth1"}, macs: map[string]string{mac: "eth1"}}
+		return identity{Place: site(host), addrs: map[netip.Addr]string{addr: "eth1"}, macs: map[string]string{mac: "eth1"}}
 	}
 	entry := func(host, mac string, learnt bool) *seenAt {
 		e := neighbour{locate.Object{Kind: locate.Neighbour, About: netip.PrefixFrom(a, 32)}, a, mac, learnt}
-		return &seenAt{place: &place{Site: site(host), neighs: []neighbour{e}}}
+		return &seenAt{View: watch.View{Place: site(host)}, neighs: []neighbour{e}}
 	}
 	given := netstate.BridgeMAC(a).String()
 	for name, test := range map[string]struct {
@@ -151,7 +148,7 @@ func TestChanged(t *testing.T) {
 		"a pod's own":         {given, []*seenAt{entry("n2", was, true), entry("n3", was, true)}, false},
 		"old":                 {is, []*seenAt{entry("n2", was, true), entry("n3", was, true)}, true},
 	} {
-		n, found := Network{Pods: []Pod{{Site: site("n1"), Addrs: []netip.Addr{a}}}}, map[string][]locate.Object{}
+		n, found := Network{Pods: []Pod{{Place: site("n1"), Addrs: []netip.Addr{a}}}}, map[string][]locate.Object{}
 		n.changed(found, []identity{at("n1", a, test.mac), at("n2", b, others)}, test.hosts)
 		if len(found["n1"]) > 0 != test.found || len(found["n2"]) > 0 {
 			t.Errorf("%s: got %v", name, found)
@@ -249,24 +246,5 @@ func TestSight(t *testing.T) {
 		if ok != test.ok || got.Back != test.back {
 			t.Errorf("%s: got %+v, %t", name, got, ok)
 		}
-	}
-}
-
-// TestUnwatched: what the trace of rules cannot see is said: here legacy tables, whose programs are not installed.
-func TestUnwatched(t *testing.T) {
-	testns.Enter(t)
-	if out, err := exec.Command("iptables-legacy", "-A", "FORWARD", "-j", "ACCEPT").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	t.Setenv("PATH", t.TempDir())
-	p := &place{Site: site("node1")}
-	if err := p.open([]ruletrace.Pair{{A: a, B: b}}); err != nil {
-		t.Fatal(err)
-	}
-	defer p.tap.Close()
-	(&seenAt{place: p}).readRules()
-	want := `node1: some of the rules that packets meet: read the legacy tables ["filter"]: there is no legacy variant of iptables`
-	if !slices.Equal(p.unread, []string{want}) {
-		t.Errorf("got  %q\nwant %q", p.unread, want)
 	}
 }

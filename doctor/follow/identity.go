@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/twill-net/twill/doctor/locate"
-	"github.com/twill-net/twill/doctor/probe"
+	"github.com/twill-net/twill/doctor/watch"
 	"github.com/twill-net/twill/netstate"
 )
 
 // identity is what a namespace answers to: addresses and MACs, each with its device, and the lengths of the addresses.
 type identity struct {
-	probe.Site
+	watch.Place
 	addrs map[netip.Addr]string
 	bits  map[netip.Addr]int
 	macs  map[string]string
@@ -37,10 +37,10 @@ func (id identity) only() string {
 
 // identify reads the addresses and MACs of all pods and of the namespaces between them.
 func (n Network) identify() ([]identity, error) {
-	var sites []probe.Site
+	var sites []watch.Place
 	for _, p := range n.Pods {
 		for _, s := range n.Path(n.Pods[0], p) {
-			if s.Do != nil && !slices.ContainsFunc(sites, func(o probe.Site) bool { return o.Host == s.Host }) {
+			if s.Do != nil && !slices.ContainsFunc(sites, func(o watch.Place) bool { return o.Host == s.Host }) {
 				sites = append(sites, s)
 			}
 		}
@@ -53,8 +53,8 @@ func (n Network) identify() ([]identity, error) {
 	return all, group.Wait()
 }
 
-func identityOf(s probe.Site) (identity, error) {
-	id := identity{Site: s, addrs: map[netip.Addr]string{}, bits: map[netip.Addr]int{}, macs: map[string]string{}}
+func identityOf(s watch.Place) (identity, error) {
+	id := identity{Place: s, addrs: map[netip.Addr]string{}, bits: map[netip.Addr]int{}, macs: map[string]string{}}
 	devices, err := net.Interfaces()
 	if err != nil {
 		return id, fmt.Errorf("list devices of %s: %w", s.Host, err)
@@ -186,7 +186,7 @@ func asked(all []*seenAt) map[string]map[netip.Addr]string {
 	found := map[string]map[netip.Addr]string{}
 	for _, s := range all {
 		found[s.Host] = map[netip.Addr]string{}
-		for _, frame := range s.frames {
+		for _, frame := range s.Frames {
 			if seen, ok := sight(locate.Flow{}, frame.Frame); ok && seen.Asks.IsValid() && !frame.Out {
 				found[s.Host][seen.Asks] = frame.Dev
 			}

@@ -8,6 +8,7 @@ import (
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/doctor"
 	"github.com/twill-net/twill/doctor/probe"
+	"github.com/twill-net/twill/doctor/watch"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
@@ -15,15 +16,12 @@ import (
 // maxPods and maxPeers bound what one node probes: each pod sends to all of them.
 const maxPods, maxPeers = 8, 32
 
-// Here calls a function in the namespace of the process, which all its threads share.
-func Here(do func() error) error { return do() }
-
 // Node returns the network as one node sees it, which is in the namespace that in calls functions in: its own pods, as far as
 // it may enter them or act for them, else itself with the bridge's address; and the bridges of its peers, which cannot be
 // entered and answer by themselves, as do the pods of other nodes that more has. Pods of this node that more has are among
 // those that send.
 func Node(in func(func() error) error, f doctor.Facts, more ...netip.Addr) (Network, error) {
-	here := probe.Site{Host: f.Node, Do: in}
+	here := watch.Place{Host: f.Node, Do: in}
 	n := Network{MTU: f.PodMTU, Expected: Expects(f)}
 	var files map[string]string
 	if err := in(func() (err error) { files, err = behind(); return err }); err != nil {
@@ -44,14 +42,14 @@ func Node(in func(func() error) error, f doctor.Facts, more ...netip.Addr) (Netw
 		}
 	}
 	if !slices.ContainsFunc(n.Pods, func(p Pod) bool { return p.sender().Do != nil }) {
-		own := Pod{Site: here, Node: f.Node, Outer: outer, Borrowed: true}
+		own := Pod{Place: here, Node: f.Node, Outer: outer, Borrowed: true}
 		for _, s := range f.Lease.Snapshot.Local.Stacks {
 			own.Addrs = append(own.Addrs, backend.Gateway(s.Subnet))
 		}
 		n.Pods = append(n.Pods, own)
 	}
 	for _, peer := range f.Lease.Snapshot.Peers[:min(maxPeers, len(f.Lease.Snapshot.Peers))] {
-		p := Pod{Site: probe.Site{Host: peer.Node}, Node: peer.Node}
+		p := Pod{Place: watch.Place{Host: peer.Node}, Node: peer.Node}
 		for _, s := range peer.Stacks {
 			p.Addrs, p.Outer = append(p.Addrs, backend.Gateway(s.Subnet)), append(p.Outer, s.Underlay)
 		}
@@ -60,13 +58,13 @@ func Node(in func(func() error) error, f doctor.Facts, more ...netip.Addr) (Netw
 	for _, a := range more {
 		if !slices.ContainsFunc(n.Pods, func(p Pod) bool { return slices.Contains(p.Addrs, a) }) {
 			node := f.HolderOf(a)
-			n.Pods = append(n.Pods, Pod{Site: probe.Site{Host: a.String()}, Node: node, Addrs: []netip.Addr{a},
+			n.Pods = append(n.Pods, Pod{Place: watch.Place{Host: a.String()}, Node: node, Addrs: []netip.Addr{a},
 				Outer: outerOf(f, node, outer)})
 		}
 	}
-	n.Path = func(from, to Pod) []probe.Site {
-		path := []probe.Site{from.Site}
-		for _, s := range []probe.Site{here, to.Site} {
+	n.Path = func(from, to Pod) []watch.Place {
+		path := []watch.Place{from.Place}
+		for _, s := range []watch.Place{here, to.Place} {
 			if path[len(path)-1].Host != s.Host {
 				path = append(path, s)
 			}
@@ -92,15 +90,15 @@ func outerOf(f doctor.Facts, node string, own []netip.Addr) (all []netip.Addr) {
 }
 
 // PodSites returns the namespaces of this node's pods that can be entered, by their addresses.
-func PodSites(f doctor.Facts) (map[netip.Addr]probe.Site, error) {
+func PodSites(f doctor.Facts) (map[netip.Addr]watch.Place, error) {
 	files, err := behind()
 	if err != nil {
 		return nil, err
 	}
-	all := map[netip.Addr]probe.Site{}
+	all := map[netip.Addr]watch.Place{}
 	for _, p := range f.Pods {
 		if isOwn(f, p.Addr) && files[p.Port] != "" {
-			all[p.Addr] = probe.Site{Host: f.Node + "/" + p.Port, Do: enter(files[p.Port])}
+			all[p.Addr] = watch.Place{Host: f.Node + "/" + p.Port, Do: enter(files[p.Port])}
 		}
 	}
 	return all, nil
@@ -121,7 +119,7 @@ func (n *Network) ownPods(f doctor.Facts, files map[string]string, outer, first 
 		case i >= 0:
 			n.Pods[i].Addrs = append(n.Pods[i].Addrs, p.Addr)
 		case len(n.Pods) < maxPods:
-			pod := Pod{Site: probe.Site{Host: host}, Node: f.Node, Addrs: []netip.Addr{p.Addr}, Outer: outer}
+			pod := Pod{Place: watch.Place{Host: host}, Node: f.Node, Addrs: []netip.Addr{p.Addr}, Outer: outer}
 			if files[p.Port] != "" {
 				pod.Do = enter(files[p.Port])
 			}

@@ -67,7 +67,7 @@ func (s *seenAt) routed(f locate.Flow, h locate.Host) (all []locate.Routed) {
 // arrival returns the device by which the namespace routes a packet that comes in: the last one that it was seen to
 // come in by. ok is false if the namespace does not route it.
 func (s *seenAt) arrival(p unusual.Packet, inner bool) (dev string, ok bool) {
-	for _, frame := range s.frames {
+	for _, frame := range s.Frames {
 		for i, l := range frame.Frame.Layers {
 			isInner := i == lastIP(frame.Frame)
 			if l.Kind == "ip" && l.Src == p.Src && l.Dst == p.Dst && !frame.Out && !frame.Stray && isInner == inner {
@@ -154,23 +154,17 @@ func icmpOf(a netip.Addr) byte {
 }
 
 // ports returns those of the flow's first packet that was seen. If none was, they are such as the kernel chooses.
-func (s *seenAt) ports(f locate.Flow) (ports [2]uint16) {
-	for _, frame := range s.frames {
-		l, ok := frame.Frame.Last(f.Proto)
-		if !ok || !frame.Frame.Between(f.Src, f.Dst) {
-			continue
-		}
-		for i, text := range []string{l.From, l.To} {
-			if n, err := strconv.ParseUint(text, 10, 16); err == nil {
-				ports[i] = uint16(n)
-			}
-		}
-		return ports
+func (s *seenAt) ports(f locate.Flow) [2]uint16 {
+	if numbers[f.Proto] == 0 {
+		return [2]uint16{}
 	}
-	if numbers[f.Proto] != 0 {
-		ports = [2]uint16{outerSource, outerSource + 1}
+	for _, frame := range s.Frames {
+		src, dst, ok := frame.Frame.Ends()
+		if _, isOf := frame.Frame.Last(f.Proto); ok && isOf && src.Addr() == f.Src && dst.Addr() == f.Dst {
+			return [2]uint16{src.Port(), dst.Port()}
+		}
 	}
-	return ports
+	return [2]uint16{outerSource, outerSource + 1}
 }
 
 // mark returns the mark that a rule of the namespace gave the flow's packets.

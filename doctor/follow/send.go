@@ -97,7 +97,7 @@ func (n Network) tries() (all []probe.Try) {
 				if from.Host == to.Host || !src.IsValid() || from.sender().Do == nil {
 					continue
 				}
-				t := probe.Try{From: from.sender(), To: to.Site, Src: src, Dst: dst, Bound: from.Borrowed, OnBehalf: from.Do == nil,
+				t := probe.Try{From: from.sender(), To: to.Place, Src: src, Dst: dst, Bound: from.Borrowed, OnBehalf: from.Do == nil,
 					Size: n.MTU}
 				if chosen, err := probe.Source(t.From, dst); err == nil && !t.Bound && !t.OnBehalf {
 					t.Src = chosen

@@ -68,8 +68,8 @@ func ofPath(all []*seenAt) {
 }
 
 // isEnd reports whether the namespace has the other end of a virtual cable.
-func (p *place) isEnd(of veth) bool {
-	for _, v := range p.veths {
+func (s *seenAt) isEnd(of veth) bool {
+	for _, v := range s.veths {
 		if v.index == of.peer && v.peer == of.index {
 			return true
 		}

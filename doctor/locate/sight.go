@@ -36,29 +36,48 @@ type Seen struct {
 // isNeighbour reports whether the packet is not of the flow, but finds the way for it.
 func (s Seen) isNeighbour() bool { return s.Asks.IsValid() || s.Tells.IsValid() }
 
-// Drop is a packet that the kernel says it dropped.
+// Drop is a place in the kernel that dropped packets.
 type Drop struct {
-	Host, Dev string
-	Reason    string // a name of enum skb_drop_reason
-	Function  string // of the kernel
-	Back      bool
-	Neighbour bool // it is of ARP or neighbour discovery
+	Host      string `json:"host"`
+	Dev       string `json:"dev"`
+	Reason    string `json:"reason"`   // a name of enum skb_drop_reason
+	Function  string `json:"function"` // of the kernel
+	Back      bool   `json:"back"`     // of the answer
+	Neighbour bool   `json:"-"`        // of ARP or neighbour discovery
+	Packets   int    `json:"packets"`
+	Frame     string `json:"frame"` // the headers of the first one, without MAC addresses and TTL
 	// Unheard is what did not listen for a packet between nodes: "no VXLAN listens on port 8472".
-	Unheard string
+	Unheard string `json:"unheard,omitempty"`
 	// Limit is what the machine has run out of, if the reason means just one thing.
-	Limit Object
+	Limit Object `json:"-"`
 }
 
-// Hit is a firewall rule that packets of the flow met.
+func (d Drop) String() string {
+	text := d.Reason
+	if d.Function != "" {
+		text += " in " + d.Function
+	}
+	if d.Dev != "" {
+		text += ", on " + d.Dev
+	}
+	return text
+}
+
+// Hit is a firewall rule, or a chain's policy, that packets met.
 type Hit struct {
 	Host    string
 	Object  Object
-	Verdict string
-	Stops   bool
-	Rewrote string     // what of the packet: "ttl 64 to 1"; empty: nothing
-	Counted bool       // by a counter, which counts packets of others, too
-	Src     netip.Addr // invalid: it is no IP packet
-	Dst     netip.Addr
+	Verdict string // drop, reject, queue, accept, continue, jump, policy drop, …
+	// Stops reports whether the packet ends here: it is dropped or rejected, or queued where nobody listens.
+	Stops bool
+	// Rewrote is what the rule made of the packet: "ttl 64 to 1", "copied"; empty: nothing.
+	Rewrote  string
+	Counted  bool       // by a legacy table's counter, which counts packets of others, too
+	Hook     string     // prerouting, forward, input, output, postrouting, ingress, egress
+	Family   string     // of the table: ip, ip6, inet, bridge, arp, netdev
+	In, Out  string     // devices
+	Src, Dst netip.Addr // of the packet when it met the rule; invalid: it is no IP packet, or not known
+	Proto    byte
 }
 
 // Host is what was seen in one network namespace on the path.

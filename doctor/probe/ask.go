@@ -9,6 +9,8 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/doctor/watch"
 )
 
 // DNS is a question to a DNS server; it is only asked by Ask.
@@ -19,7 +21,7 @@ const DNS Kind = "DNS"
 func Ask(ctx context.Context, k Kind, to netip.AddrPort) error {
 	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
-	here := Site{Host: "this node", Do: func(do func() error) error { return do() }}
+	here := watch.Here("this node")
 	switch k {
 	case ICMP:
 		return ask(ctx, Try{From: here, Dst: to.Addr(), Kind: ICMP})

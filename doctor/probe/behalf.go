@@ -6,10 +6,10 @@ import (
 	"crypto/rand"
 	"fmt"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/twill-net/twill/doctor/watch"
 	"github.com/twill-net/twill/internal/echo"
 	"github.com/twill-net/twill/packet"
 )
@@ -29,10 +29,10 @@ func newMark() (m mark) {
 // replies sees the answers to probes that were sent in the names of other hosts: they go to those hosts, which throw
 // them away.
 type replies struct {
-	tap  *packet.Tap
-	err  error // why there is no tap
-	stop context.CancelFunc
-	done chan struct{}
+	watch *watch.Watch
+	err   error // why nothing is watched
+	stop  context.CancelFunc
+	done  chan struct{}
 
 	mu   sync.Mutex
 	open map[mark]chan struct{}
@@ -44,43 +44,31 @@ func newReplies(ctx context.Context, tries []Try) *replies {
 	ctx, r.stop = context.WithCancel(ctx)
 	for _, t := range tries {
 		if t.OnBehalf {
-			r.err = t.From.Do(func() (err error) {
-				if r.tap, err = packet.OpenTap(); err != nil {
-					return err
-				}
-				return r.tap.OnlyICMP()
-			})
+			r.watch, r.err = watch.Start(watch.Options{Places: []watch.Place{t.From}, ICMP: true})
 			break
 		}
 	}
-	if r.tap == nil || r.err != nil {
+	if r.watch == nil {
 		close(r.done)
 		return r
 	}
 	go func() {
 		defer close(r.done)
-		for ctx.Err() == nil {
-			if packet.Wait([]*packet.Tap{r.tap}, pollInterval) != nil || r.tap.Each(r.look) != nil {
-				return // and nobody gets an answer
-			}
-		}
+		_ = r.watch.Until(ctx, func() error { return r.watch.Frames(r.look) }) // else nobody gets an answer
 	}()
 	return r
 }
 
-// pollInterval is how long to wait for answers at a time.
-const pollInterval = 20 * time.Millisecond
-
 func (r *replies) close() {
 	r.stop()
 	<-r.done
-	if r.tap != nil {
-		_ = r.tap.Close()
+	if r.watch != nil {
+		r.watch.Close()
 	}
 }
 
 // look ends the wait for an answer that leaves to the host in whose name was asked.
-func (r *replies) look(c packet.Captured) error {
+func (r *replies) look(_ int, c packet.Captured) error {
 	i := bytes.Index(c.Data, markPrefix)
 	if i < 0 || len(c.Data) < i+len(mark{}) || c.Type != unix.PACKET_OUTGOING || !c.Decode().IsReply() {
 		return nil

@@ -9,13 +9,9 @@ import (
 	"net/netip"
 	"sync"
 	"time"
-)
 
-// Site is a network namespace.
-type Site struct {
-	Host string                   // node1, node1/pod1, underlay
-	Do   func(func() error) error // calls a function in the namespace; nil: it cannot be entered
-}
+	"github.com/twill-net/twill/doctor/watch"
+)
 
 // Kind is what is sent.
 type Kind string
@@ -50,7 +46,7 @@ func (k Kind) Proto() string {
 
 // Try is one exchange of packets between two sites.
 type Try struct {
-	From, To Site
+	From, To watch.Place
 	Src, Dst netip.Addr
 	Bound    bool // the sender insists on Src; else its kernel chooses, as for most programs
 	OnBehalf bool // Src is another host's behind From's namespace, which sends in its name; of ICMP only
@@ -67,7 +63,7 @@ func (t Try) local() net.IP {
 }
 
 // Source returns the address that a site sends from to another address, which its kernel chooses. No packet is sent.
-func Source(from Site, dst netip.Addr) (src netip.Addr, err error) {
+func Source(from watch.Place, dst netip.Addr) (src netip.Addr, err error) {
 	var conn *net.UDPConn
 	err = from.Do(func() (err error) {
 		conn, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(dst, discard)))

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/twill-net/twill/doctor/watch"
 	"github.com/twill-net/twill/internal/host"
 	"github.com/twill-net/twill/internal/testwait"
 )
@@ -13,7 +14,7 @@ var a, b = netip.MustParseAddr("10.99.0.1"), netip.MustParseAddr("10.99.0.2")
 var a6, b6 = netip.MustParseAddr("fd99::1"), netip.MustParseAddr("fd99::2")
 
 // pair makes two namespaces with a cable between them.
-func pair(t *testing.T) (near, far Site) {
+func pair(t *testing.T) (near, far watch.Place) {
 	t.Helper()
 	hosts := []host.Host{{Name: "twill-probe-a"}, {Name: "twill-probe-b"}}
 	for _, h := range hosts {
@@ -28,7 +29,7 @@ func pair(t *testing.T) (near, far Site) {
 		run(t, h, "ip link set lo up; ip link set eth0 up; ip addr add "+[]string{"10.99.0.1/24", "10.99.0.2/24"}[i]+" dev eth0; ip -6 addr add "+
 			[]string{"fd99::1/64", "fd99::2/64"}[i]+" dev eth0 nodad")
 	}
-	return Site{hosts[0].Name, hosts[0].Do}, Site{hosts[1].Name, hosts[1].Do}
+	return watch.Place{Host: hosts[0].Name, Do: hosts[0].Do}, watch.Place{Host: hosts[1].Name, Do: hosts[1].Do}
 }
 
 func run(t *testing.T, h host.Host, command string) {

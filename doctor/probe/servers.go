@@ -10,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/twill-net/twill/doctor/watch"
 	"github.com/twill-net/twill/internal/echo"
 )
 
@@ -47,7 +48,7 @@ func (s *servers) close() {
 }
 
 // stream returns the address of a TCP server that sends back as many bytes as it gets.
-func (s *servers) stream(at Site, addr netip.Addr) (string, error) {
+func (s *servers) stream(at watch.Place, addr netip.Addr) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if l := s.tcp[addr]; l != nil {
@@ -81,7 +82,7 @@ func (s *servers) stream(at Site, addr netip.Addr) (string, error) {
 }
 
 // datagram returns the address of a UDP server that sends back what it gets.
-func (s *servers) datagram(at Site, of datagrams) (string, error) {
+func (s *servers) datagram(at watch.Place, of datagrams) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c := s.udp[of]; c != nil {

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/doctor/locate"
 )
 
 // looks returns the header of a packet from A to an address.
@@ -61,13 +63,13 @@ func TestFollow(t *testing.T) {
 
 // TestLimit: what stops or rewrites is kept.
 func TestLimit(t *testing.T) {
-	var hits []Hit
+	var hits []locate.Hit
 	for i := range 1000 {
-		h := Hit{Verdict: "continue", Proto: byte(i % 250), Stops: i == 990}
+		h := locate.Hit{Verdict: "continue", Proto: byte(i % 250), Stops: i == 990}
 		hits = append(hits, h, h)
 	}
 	got := limit(hits)
-	if len(got) != maxHits || !slices.ContainsFunc(got, func(h Hit) bool { return h.Stops }) || got[0].Proto != 0 || got[1].Proto != 1 {
+	if len(got) != maxHits || !slices.ContainsFunc(got, func(h locate.Hit) bool { return h.Stops }) || got[0].Proto != 0 || got[1].Proto != 1 {
 		t.Errorf("got %d: %+v", len(got), got[:3])
 	}
 }

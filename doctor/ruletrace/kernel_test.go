@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/doctor/locate"
 	"github.com/twill-net/twill/internal/host"
 	"github.com/twill-net/twill/internal/testwait"
 )
@@ -109,13 +110,13 @@ func reaches(t testing.TB, from host.Host, to netip.Addr, size int) bool {
 }
 
 // trace returns what a ping met in the node that is not to be answered.
-func trace(t testing.TB, pair Pair, from host.Host, to netip.Addr, size int) ([]Hit, bool) {
+func trace(t testing.TB, pair Pair, from host.Host, to netip.Addr, size int) ([]locate.Hit, bool) {
 	t.Helper()
 	return traceWithin(t, pair, from, to, size, 200*time.Millisecond)
 }
 
 // traceWithin returns what a ping met in the node, and whether it was answered within a time.
-func traceWithin(t testing.TB, pair Pair, from host.Host, to netip.Addr, size int, within time.Duration) ([]Hit, bool) {
+func traceWithin(t testing.TB, pair Pair, from host.Host, to netip.Addr, size int, within time.Duration) ([]locate.Hit, bool) {
 	t.Helper()
 	var tracer *Tracer
 	if err := node.Do(func() (err error) { tracer, err = Start([]Pair{pair}); return err }); err != nil {
@@ -158,7 +159,7 @@ type loss struct {
 	size  int
 	text  string // a prefix of the object's text; HANDLE stands for any number
 	fix   string
-	want  Hit // but for the object; addresses if they are valid
+	want  locate.Hit // but for the object; addresses if they are valid
 }
 
 // base makes an nft table with one base chain.
@@ -187,7 +188,7 @@ func check(t *testing.T, l loss) {
 	if answered {
 		t.Fatal("the rule loses no packet")
 	}
-	i := slices.IndexFunc(hits, func(h Hit) bool { return h.Stops || h.Rewrote != "" })
+	i := slices.IndexFunc(hits, func(h locate.Hit) bool { return h.Stops || h.Rewrote != "" })
 	if i < 0 {
 		t.Fatalf("nothing is found that stops or rewrites: %+v", hits)
 	}

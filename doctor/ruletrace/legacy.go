@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/twill-net/twill/doctor/locate"
 	"github.com/twill-net/twill/internal/savedrule"
 )
 
@@ -104,12 +105,12 @@ func (k legacyKind) read(tables []string) (legacyRules, error) {
 }
 
 // legacyHits returns the rules and policies that packets met since tables were read.
-func legacyHits(before []legacyRules) []Hit {
+func legacyHits(before []legacyRules) []locate.Hit {
 	if before == nil {
 		return nil
 	}
 	now, _ := readLegacy()
-	var hits []Hit
+	var hits []locate.Hit
 	for _, l := range now {
 		i := slices.IndexFunc(before, func(b legacyRules) bool { return b.family == l.family })
 		if i >= 0 {
@@ -119,22 +120,22 @@ func legacyHits(before []legacyRules) []Hit {
 	return hits
 }
 
-func (l legacyRules) since(before legacyRules) []Hit {
-	var hits []Hit
+func (l legacyRules) since(before legacyRules) []locate.Hit {
+	var hits []locate.Hit
 	for _, c := range l.chains {
 		at := slices.IndexFunc(before.chains, func(b savedrule.Chain) bool { return b.Table == c.Table && b.Name == c.Name })
 		if at < 0 {
 			continue
 		}
 		old := before.chains[at]
-		place := Hit{Family: l.family, Counted: true}
+		place := locate.Hit{Family: l.family, Counted: true}
 		if c.Policy != "" {
 			place.Hook = strings.ToLower(c.Name)
 		}
 		for i, r := range c.Rules {
 			h := place
 			same := i < len(old.Rules) && old.Rules[i].Text == r.Text
-			if same && r.Packets > old.Rules[i].Packets && h.act(r) {
+			if same && r.Packets > old.Rules[i].Packets && act(&h, r) {
 				h.Object = ruleObject(l.tool, c, r)
 				hits = append(hits, h)
 			}
@@ -149,7 +150,7 @@ func (l legacyRules) since(before legacyRules) []Hit {
 }
 
 // act sets what a rule does, and reports whether it stops or rewrites packets.
-func (h *Hit) act(r savedrule.Rule) bool {
+func act(h *locate.Hit, r savedrule.Rule) bool {
 	i := slices.Index(r.Words, "-j")
 	if i < 0 || i+1 == len(r.Words) {
 		return false

@@ -3,15 +3,17 @@ package ruletrace
 import (
 	"os/exec"
 	"testing"
+
+	"github.com/twill-net/twill/doctor/locate"
 )
 
 // echo is the Hit of an echo request that the node forwards from A to B.
-func echo(family, hook, verdict string, stops bool, rewrote string) Hit {
-	return Hit{Family: family, Hook: hook, Verdict: verdict, Stops: stops, Rewrote: rewrote, Src: a4, Dst: b4, Proto: 1}
+func echo(family, hook, verdict string, stops bool, rewrote string) locate.Hit {
+	return locate.Hit{Family: family, Hook: hook, Verdict: verdict, Stops: stops, Rewrote: rewrote, Src: a4, Dst: b4, Proto: 1}
 }
 
-// between adds the devices.
-func (h Hit) between(in, out string) Hit {
+// through adds the devices.
+func through(h locate.Hit, in, out string) locate.Hit {
 	h.In, h.Out = in, out
 	return h
 }
@@ -21,18 +23,18 @@ var nftLosses = map[string]loss{
 		rules: base("inet", "forward", "nft add rule inet fw forward icmp type echo-request counter drop"), to: b4,
 		text: "inet fw forward handle HANDLE: icmp type echo-request counter drop",
 		fix:  "nft delete rule inet fw forward handle HANDLE",
-		want: echo("inet", "forward", "drop", true, "").between("br0", "b0"),
+		want: through(echo("inet", "forward", "drop", true, ""), "br0", "b0"),
 	},
 	"inet policy": {
 		rules: base("inet", "forward", "nft chain inet fw forward '{ policy drop; }'"), to: b4,
 		text: "inet fw forward: policy drop", fix: "nft chain inet fw forward '{ policy accept; }'",
-		want: echo("inet", "forward", "policy drop", true, "").between("br0", "b0"),
+		want: through(echo("inet", "forward", "policy drop", true, ""), "br0", "b0"),
 	},
 	"ip raw": {
 		rules: []string{"nft add table ip fw", "nft add chain ip fw early '{ type filter hook prerouting priority -300; }'",
 			"nft add rule ip fw early ip daddr { 10.2.0.2, 10.2.0.9 } drop"}, to: b4,
 		text: "ip fw early handle HANDLE: ip daddr { 10.2.0.2, 10.2.0.9 } drop", fix: "nft delete rule ip fw early handle HANDLE",
-		want: echo("ip", "prerouting", "drop", true, "").between("br0", ""),
+		want: through(echo("ip", "prerouting", "drop", true, ""), "br0", ""),
 	},
 	"ip lowest": {
 		rules: []string{"nft add table ip fw", "nft add chain ip fw first '{ type filter hook prerouting priority -2147483648; }'",
@@ -44,7 +46,7 @@ var nftLosses = map[string]loss{
 		rules: base("ip", "postrouting", "nft add chain ip fw own", "nft add chain ip fw 'deep'", "nft add rule ip fw own jump deep",
 			"nft add rule ip fw deep meta length 1000-1400 drop", "nft add rule ip fw postrouting ip protocol icmp jump own"), to: b4, size: 1200,
 		text: "ip fw deep handle HANDLE: meta length 1000-1400 drop", fix: "nft delete rule ip fw deep handle HANDLE",
-		want: echo("ip", "postrouting", "drop", true, "").between("br0", "b0"),
+		want: through(echo("ip", "postrouting", "drop", true, ""), "br0", "b0"),
 	},
 	"goto policy": {
 		rules: base("ip", "forward", "nft chain ip fw forward '{ policy drop; }'", "nft add chain ip fw own", "nft add rule ip fw own counter",
@@ -60,37 +62,37 @@ var nftLosses = map[string]loss{
 	"input": {
 		rules: base("inet", "input", "nft add rule inet fw input icmp type echo-request drop"), to: node4,
 		text: "inet fw input handle HANDLE: icmp type echo-request drop", fix: "nft delete rule inet fw input handle HANDLE",
-		want: Hit{Family: "inet", Hook: "input", Verdict: "drop", Stops: true, In: "br0", Src: a4, Dst: node4, Proto: 1},
+		want: locate.Hit{Family: "inet", Hook: "input", Verdict: "drop", Stops: true, In: "br0", Src: a4, Dst: node4, Proto: 1},
 	},
 	"output": {
 		rules: base("inet", "output", "nft add rule inet fw output icmp type echo-reply drop"), to: node4,
 		text: "inet fw output handle HANDLE: icmp type echo-reply drop", fix: "nft delete rule inet fw output handle HANDLE",
-		want: Hit{Family: "inet", Hook: "output", Verdict: "drop", Stops: true, Out: "br0", Src: node4, Dst: a4, Proto: 1},
+		want: locate.Hit{Family: "inet", Hook: "output", Verdict: "drop", Stops: true, Out: "br0", Src: node4, Dst: a4, Proto: 1},
 	},
 	"ip6": {
 		rules: base("ip6", "forward", "nft add rule ip6 fw forward ip6 daddr fd02::/64 drop"), to: b6,
 		text: "ip6 fw forward handle HANDLE: ip6 daddr fd02::/64 drop", fix: "nft delete rule ip6 fw forward handle HANDLE",
-		want: Hit{Family: "ip6", Hook: "forward", Verdict: "drop", Stops: true, In: "br0", Out: "b0", Src: a6, Dst: b6, Proto: 58},
+		want: locate.Hit{Family: "ip6", Hook: "forward", Verdict: "drop", Stops: true, In: "br0", Out: "b0", Src: a6, Dst: b6, Proto: 58},
 	},
 	"bridge": {
 		rules: base("bridge", "forward", "nft add rule bridge fw forward ip daddr 10.1.0.3 drop"), to: c4,
 		text: "bridge fw forward handle HANDLE: ip daddr 10.1.0.3 drop", fix: "nft delete rule bridge fw forward handle HANDLE",
-		want: Hit{Family: "bridge", Hook: "forward", Verdict: "drop", Stops: true, In: "a0", Out: "c0", Src: a4, Dst: c4, Proto: 1},
+		want: locate.Hit{Family: "bridge", Hook: "forward", Verdict: "drop", Stops: true, In: "a0", Out: "c0", Src: a4, Dst: c4, Proto: 1},
 	},
 	"bridge policy": {
 		rules: base("bridge", "prerouting", "nft chain bridge fw prerouting '{ policy drop; }'"), to: c6,
 		text: "bridge fw prerouting: policy drop", fix: "nft chain bridge fw prerouting '{ policy accept; }'",
-		want: Hit{Family: "bridge", Hook: "prerouting", Verdict: "policy drop", Stops: true},
+		want: locate.Hit{Family: "bridge", Hook: "prerouting", Verdict: "policy drop", Stops: true},
 	},
 	"netdev": {
 		rules: base("netdev", "ingress", "nft add rule netdev fw ingress ip saddr 10.1.0.2 drop"), to: b4,
 		text: "netdev fw ingress handle HANDLE: ip saddr 10.1.0.2 drop", fix: "nft delete rule netdev fw ingress handle HANDLE",
-		want: echo("netdev", "ingress", "drop", true, "").between("a0", ""),
+		want: through(echo("netdev", "ingress", "drop", true, ""), "a0", ""),
 	},
 	"netdev egress": {
 		rules: base("netdev", "egress", "nft add rule netdev fw egress icmp type echo-reply drop"), to: b4,
 		text: "netdev fw egress handle HANDLE: icmp type echo-reply drop", fix: "nft delete rule netdev fw egress handle HANDLE",
-		want: Hit{Family: "netdev", Hook: "egress", Verdict: "drop", Stops: true, Out: "a0", Src: b4, Dst: a4, Proto: 1},
+		want: locate.Hit{Family: "netdev", Hook: "egress", Verdict: "drop", Stops: true, Out: "a0", Src: b4, Dst: a4, Proto: 1},
 	},
 	"netdev fwd": {
 		rules: base("netdev", "ingress", "nft add rule netdev fw ingress icmp type echo-request fwd to c0"), to: b4,
@@ -100,7 +102,7 @@ var nftLosses = map[string]loss{
 	"inet ingress": {
 		rules: []string{"nft add table inet fw", "nft add chain inet fw in '{ type filter hook ingress device a0 priority 0; policy drop; }'"}, to: b4,
 		text: "inet fw in: policy drop", fix: "nft chain inet fw in '{ policy accept; }'",
-		want: Hit{Family: "inet", Hook: "ingress", Verdict: "policy drop", Stops: true},
+		want: locate.Hit{Family: "inet", Hook: "ingress", Verdict: "policy drop", Stops: true},
 	},
 	"ttl": {
 		rules: base("inet", "prerouting", "nft add rule inet fw prerouting ip daddr 10.2.0.2 ip ttl set 1"), to: b4,
@@ -116,7 +118,7 @@ var nftLosses = map[string]loss{
 	"hop limit": {
 		rules: base("ip6", "prerouting", "nft add rule ip6 fw prerouting ip6 daddr fd02::2 ip6 hoplimit set 1"), to: b6,
 		text: "ip6 fw prerouting handle HANDLE: ip6 daddr fd02::2 ip6 hoplimit set 1", fix: "nft delete rule ip6 fw prerouting handle HANDLE",
-		want: Hit{Family: "ip6", Hook: "prerouting", Verdict: "continue", Rewrote: "hoplimit 64 to 1"},
+		want: locate.Hit{Family: "ip6", Hook: "prerouting", Verdict: "continue", Rewrote: "hoplimit 64 to 1"},
 	},
 	"daddr": {
 		rules: base("ip", "prerouting", "nft add rule ip fw prerouting icmp type echo-request ip daddr set 10.2.0.9"), to: b4,
@@ -143,13 +145,13 @@ var nftLosses = map[string]loss{
 	"ether daddr": {
 		rules: base("bridge", "prerouting", "nft add rule bridge fw prerouting icmp type echo-request ether daddr set 02:00:00:00:00:99"), to: b4,
 		text: "bridge fw prerouting handle HANDLE: icmp type echo-request ether daddr set 02:00:00:00:00:99", fix: "nft delete rule bridge fw prerouting handle HANDLE",
-		want: Hit{Family: "bridge", Hook: "prerouting", Verdict: "continue", Rewrote: "ether daddr"},
+		want: locate.Hit{Family: "bridge", Hook: "prerouting", Verdict: "continue", Rewrote: "ether daddr"},
 	},
 	"packet type": {
 		rules: []string{"nft add table netdev fw", "nft add chain netdev fw ingress '{ type filter hook ingress device b0 priority 0; }'", // a bridge would set it anew
 			"nft add rule netdev fw ingress ip saddr 10.2.0.2 meta pkttype set other"}, to: b4,
 		text: "netdev fw ingress handle HANDLE: ip saddr 10.2.0.2 meta pkttype set other", fix: "nft delete rule netdev fw ingress handle HANDLE",
-		want: Hit{Family: "netdev", Hook: "ingress", Verdict: "continue", Rewrote: Retyped, Src: b4, Dst: a4, Proto: 1},
+		want: locate.Hit{Family: "netdev", Hook: "ingress", Verdict: "continue", Rewrote: Retyped, Src: b4, Dst: a4, Proto: 1},
 	},
 	"netdev ttl": {
 		rules: base("netdev", "ingress", "nft add rule netdev fw ingress counter", "nft add rule netdev fw ingress ip saddr 10.1.0.2 ip ttl set 1"), to: b4,
@@ -159,17 +161,17 @@ var nftLosses = map[string]loss{
 	"neighbour discovery": {
 		rules: base("bridge", "forward", "nft add rule bridge fw forward icmpv6 type nd-neighbor-solicit drop", "ip netns exec ruletrace-a ip neigh flush all"), to: c6,
 		text: "bridge fw forward handle HANDLE: icmpv6 type nd-neighbor-solicit drop", fix: "nft delete rule bridge fw forward handle HANDLE",
-		want: Hit{Family: "bridge", Hook: "forward", Verdict: "drop", Stops: true},
+		want: locate.Hit{Family: "bridge", Hook: "forward", Verdict: "drop", Stops: true},
 	},
 	"arp of the bridge": {
 		rules: base("bridge", "forward", "nft add rule bridge fw forward ether type arp drop", "ip netns exec ruletrace-a ip neigh flush all"), to: c4,
 		text: "bridge fw forward handle HANDLE: ether type arp drop", fix: "nft delete rule bridge fw forward handle HANDLE",
-		want: Hit{Family: "bridge", Hook: "forward", Verdict: "drop", Stops: true, In: "a0", Out: "c0", Src: a4, Dst: c4},
+		want: locate.Hit{Family: "bridge", Hook: "forward", Verdict: "drop", Stops: true, In: "a0", Out: "c0", Src: a4, Dst: c4},
 	},
 	"arp": {
 		rules: base("arp", "input", "nft add rule arp fw input arp operation request drop", "ip netns exec ruletrace-a ip neigh flush all"), to: node4,
 		text: "arp fw input handle HANDLE: arp operation request drop", fix: "nft delete rule arp fw input handle HANDLE",
-		want: Hit{Family: "arp", Hook: "input", Verdict: "drop", Stops: true, In: "br0", Src: a4, Dst: node4},
+		want: locate.Hit{Family: "arp", Hook: "input", Verdict: "drop", Stops: true, In: "br0", Src: a4, Dst: node4},
 	},
 	"a name that a shell would read": {
 		rules: []string{"nft add table inet fw", "nft add chain inet fw 'a/b.c' '{ type filter hook forward priority 0; policy drop; }'"}, to: b4,
@@ -200,7 +202,7 @@ func TestIPTables(t *testing.T) {
 			to:    b4,
 			text:  `iptables filter FORWARD: -A FORWARD -d 10.2.0.2/32 -m comment --comment "it\'s $(a) \"b\"" -j DROP (handle HANDLE)`,
 			fix:   `iptables -t filter -D FORWARD -d 10.2.0.2/32 -m comment --comment 'it'\''s $(a) "b"' -j DROP`,
-			want:  echo("ip", "forward", "drop", true, "").between("br0", "b0"),
+			want:  through(echo("ip", "forward", "drop", true, ""), "br0", "b0"),
 		}, "iptables-nft"},
 		"nft policy": {loss{
 			rules: []string{"iptables-nft -P FORWARD DROP"}, to: b4,
@@ -218,7 +220,7 @@ func TestIPTables(t *testing.T) {
 			rules: []string{"ip6tables-nft -A FORWARD -d fd02::2 -j REJECT"}, to: b6,
 			text: "ip6tables filter FORWARD: -A FORWARD -d fd02::2/128 -j REJECT --reject-with icmp6-port-unreachable (handle HANDLE)",
 			fix:  "ip6tables -t filter -D FORWARD -d fd02::2/128 -j REJECT --reject-with icmp6-port-unreachable",
-			want: Hit{Family: "ip6", Hook: "forward", Verdict: "reject", Stops: true},
+			want: locate.Hit{Family: "ip6", Hook: "forward", Verdict: "reject", Stops: true},
 		}, "ip6tables-nft"},
 		"nft queue": {loss{
 			rules: []string{"iptables-nft -A FORWARD -p icmp -j NFQUEUE --queue-num 7"}, to: b4,
@@ -230,7 +232,7 @@ func TestIPTables(t *testing.T) {
 			rules: []string{"iptables-legacy -A FORWARD -p icmp -j NFQUEUE --queue-num 7"}, to: b4,
 			text: "iptables-legacy filter FORWARD: -A FORWARD -p icmp -j NFQUEUE --queue-num 7",
 			fix:  "iptables-legacy -t filter -D FORWARD -p icmp -j NFQUEUE --queue-num 7",
-			want: Hit{Family: "ip", Hook: "forward", Verdict: "queue", Stops: true, Counted: true},
+			want: locate.Hit{Family: "ip", Hook: "forward", Verdict: "queue", Stops: true, Counted: true},
 		}, "iptables-legacy"},
 		"nft TTL": {loss{
 			rules: []string{"iptables-nft -t mangle -A PREROUTING -d 10.2.0.2 -j TTL --ttl-set 1", "iptables-nft -t mangle -A PREROUTING -j LOG"}, to: b4,
@@ -248,41 +250,41 @@ func TestIPTables(t *testing.T) {
 			rules: []string{"ebtables-nft -A FORWARD -p IPv4 --ip-dst 10.1.0.3 -j DROP"}, to: c4,
 			text: "ebtables filter FORWARD: -A FORWARD -p IPv4 --ip-dst 10.1.0.3 -j DROP (handle HANDLE)",
 			fix:  "ebtables -t filter -D FORWARD -p IPv4 --ip-dst 10.1.0.3 -j DROP",
-			want: Hit{Family: "bridge", Hook: "forward", Verdict: "drop", Stops: true, In: "a0", Out: "c0", Src: a4, Dst: c4, Proto: 1},
+			want: locate.Hit{Family: "bridge", Hook: "forward", Verdict: "drop", Stops: true, In: "a0", Out: "c0", Src: a4, Dst: c4, Proto: 1},
 		}, "ebtables-nft"},
 		"ebtables policy": {loss{
 			rules: []string{"ebtables-nft -P FORWARD DROP"}, to: c4,
 			text: "ebtables filter FORWARD: policy DROP", fix: "ebtables -P FORWARD ACCEPT",
-			want: Hit{Family: "bridge", Hook: "forward", Verdict: "policy drop", Stops: true},
+			want: locate.Hit{Family: "bridge", Hook: "forward", Verdict: "policy drop", Stops: true},
 		}, "ebtables-nft"},
 		"arptables": {loss{
 			rules: []string{"arptables-nft -A INPUT -s 10.1.0.2 -j DROP", "ip neigh flush all", "ip netns exec ruletrace-a ip neigh flush all"}, to: node4,
 			text: "arptables filter INPUT: -A INPUT -j DROP -s 10.1.0.2 (handle HANDLE)",
 			fix:  "arptables -t filter -D INPUT -j DROP -s 10.1.0.2",
-			want: Hit{Family: "arp", Hook: "input", Verdict: "drop", Stops: true, In: "br0", Src: a4, Dst: node4},
+			want: locate.Hit{Family: "arp", Hook: "input", Verdict: "drop", Stops: true, In: "br0", Src: a4, Dst: node4},
 		}, "arptables-nft"},
 		"legacy arptables": {loss{
 			rules: []string{"arptables-legacy -A INPUT -s 10.1.0.2 -i br0 -j DROP", "ip neigh flush all", "ip netns exec ruletrace-a ip neigh flush all"}, to: node4,
 			text: "arptables-legacy filter INPUT: -A INPUT -j DROP -i br0 -s 10.1.0.2",
 			fix:  "arptables-legacy -t filter -D INPUT -j DROP -i br0 -s 10.1.0.2",
-			want: Hit{Family: "arp", Hook: "input", Verdict: "drop", Stops: true, Counted: true},
+			want: locate.Hit{Family: "arp", Hook: "input", Verdict: "drop", Stops: true, Counted: true},
 		}, "arptables-legacy"},
 		"legacy": {loss{
 			rules: []string{"iptables-legacy -A FORWARD -p tcp -j ACCEPT", "iptables-legacy -A FORWARD -d 10.2.0.2 -j DROP"}, to: b4,
 			text: "iptables-legacy filter FORWARD: -A FORWARD -d 10.2.0.2/32 -j DROP",
 			fix:  "iptables-legacy -t filter -D FORWARD -d 10.2.0.2/32 -j DROP",
-			want: Hit{Family: "ip", Hook: "forward", Verdict: "drop", Stops: true, Counted: true},
+			want: locate.Hit{Family: "ip", Hook: "forward", Verdict: "drop", Stops: true, Counted: true},
 		}, "iptables-legacy"},
 		"legacy policy": {loss{
 			rules: []string{"ip6tables-legacy -P FORWARD DROP"}, to: b6,
 			text: "ip6tables-legacy filter FORWARD: policy DROP", fix: "ip6tables-legacy -P FORWARD ACCEPT",
-			want: Hit{Family: "ip6", Hook: "forward", Verdict: "policy drop", Stops: true, Counted: true},
+			want: locate.Hit{Family: "ip6", Hook: "forward", Verdict: "policy drop", Stops: true, Counted: true},
 		}, "ip6tables-legacy"},
 		"legacy TTL": {loss{
 			rules: []string{"iptables-legacy -t mangle -A PREROUTING -d 10.2.0.2 -j TTL --ttl-set 1"}, to: b4,
 			text: "iptables-legacy mangle PREROUTING: -A PREROUTING -d 10.2.0.2/32 -j TTL --ttl-set 1",
 			fix:  "iptables-legacy -t mangle -D PREROUTING -d 10.2.0.2/32 -j TTL --ttl-set 1",
-			want: Hit{Family: "ip", Hook: "prerouting", Verdict: "continue", Rewrote: "TTL --ttl-set 1", Counted: true},
+			want: locate.Hit{Family: "ip", Hook: "prerouting", Verdict: "continue", Rewrote: "TTL --ttl-set 1", Counted: true},
 		}, "iptables-legacy"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -27,23 +27,7 @@ import (
 // VXLAN, UDP and IPIP, and for ARP and neighbour discovery about either.
 type Pair struct{ A, B netip.Addr }
 
-// Hit is a rule, or a chain's policy, that packets met.
-type Hit struct {
-	Object  locate.Object
-	Verdict string // drop, reject, queue, accept, continue, jump, policy drop, …
-	// Stops reports whether the packet ends here: it is dropped or rejected, or queued where nobody listens.
-	Stops bool
-	// Rewrote is what the rule made of the packet: "ttl 64 to 1", Copied, Retyped; empty: nothing.
-	Rewrote  string
-	Counted  bool   // by a legacy table's counter, which counts packets of others, too
-	Hook     string // prerouting, forward, input, output, postrouting, ingress, egress
-	Family   string // of the table: ip, ip6, inet, bridge, arp, netdev
-	In, Out  string // devices
-	Src, Dst netip.Addr
-	Proto    byte
-}
-
-// What a rule does that the packet's headers do not show.
+// What a rule does that the packet's headers do not show, as a Hit has it.
 const (
 	Copied  = "copied"   // it sends another packet like the one it meets
 	Retyped = "new type" // it says that the packet is for another host, or for all (pkttype)
@@ -60,7 +44,7 @@ type Tracer struct {
 	listener *listener
 	before   []legacyRules
 	missed   []error
-	stop     func() ([]Hit, error)
+	stop     func() ([]locate.Hit, error)
 }
 
 // Start begins to watch in the calling thread's network namespace. It needs CAP_NET_ADMIN there.
@@ -126,14 +110,14 @@ func (t *Tracer) Close() error {
 
 // Stop closes the Tracer and returns what packets met since Start, in the order in which they met it. Another call
 // returns the same.
-func (t *Tracer) Stop() ([]Hit, error) { return t.stop() }
+func (t *Tracer) Stop() ([]locate.Hit, error) { return t.stop() }
 
-func (t *Tracer) collect() ([]Hit, error) {
+func (t *Tracer) collect() ([]locate.Hit, error) {
 	events, err := t.listener.drain()
 	if err != nil {
 		return nil, errors.Join(err, t.Close())
 	}
-	var hits []Hit
+	var hits []locate.Hit
 	err = t.space.do(func() error {
 		ruleset, err := readRuleset(events)
 		if err != nil {
@@ -147,9 +131,9 @@ func (t *Tracer) collect() ([]Hit, error) {
 }
 
 // limit leaves out repetitions, and then what neither stops nor rewrites, if there are too many.
-func limit(hits []Hit) []Hit {
-	seen := map[Hit]bool{}
-	unique := slices.DeleteFunc(hits, func(h Hit) bool {
+func limit(hits []locate.Hit) []locate.Hit {
+	seen := map[locate.Hit]bool{}
+	unique := slices.DeleteFunc(hits, func(h locate.Hit) bool {
 		again := seen[h]
 		seen[h] = true
 		return again

@@ -32,15 +32,15 @@ func newBook(set ruleset) *book {
 	return b
 }
 
-func (b *book) hits(list []*met) []Hit {
+func (b *book) hits(list []*met) []locate.Hit {
 	objects := map[string]locate.Object{}
-	var hits []Hit
+	var hits []locate.Hit
 	for _, m := range list {
 		key := fmt.Sprint(m.place, m.handle, m.kind)
 		if _, ok := objects[key]; !ok {
 			objects[key] = b.object(m)
 		}
-		h := Hit{Object: objects[key], Verdict: m.name(), Stops: m.final(b.set.queues), Rewrote: m.rewriting(), Hook: m.hook,
+		h := locate.Hit{Object: objects[key], Verdict: m.name(), Stops: m.final(b.set.queues), Rewrote: m.rewriting(), Hook: m.hook,
 			Family: familyName(m.family), In: b.devices[m.packet.in], Out: b.devices[m.packet.out], Proto: m.packet.protocol()}
 		h.Src, h.Dst = m.packet.addresses()
 		hits = append(hits, h)

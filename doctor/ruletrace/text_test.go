@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/twill-net/twill/doctor/locate"
 	"github.com/twill-net/twill/internal/savedrule"
 	"github.com/twill-net/twill/internal/testns"
 )
@@ -62,7 +63,7 @@ func TestParseListing(t *testing.T) {
 
 // TestAct: which rules of legacy tables stop or rewrite packets.
 func TestAct(t *testing.T) {
-	for rule, want := range map[string]*Hit{
+	for rule, want := range map[string]*locate.Hit{
 		"-A F -j DROP":                      {Verdict: "drop", Stops: true},
 		"-A F -j REJECT --reject-with x":    {Verdict: "reject", Stops: true},
 		"-A F -j DNAT --to-destination a":   {Verdict: "continue", Rewrote: "DNAT --to-destination a"},
@@ -71,8 +72,8 @@ func TestAct(t *testing.T) {
 		"-A F -j TEE --gateway a":           {Verdict: "dup", Rewrote: Copied},
 		"-A F -j own":                       nil, "-A F -j ACCEPT": nil, "-A F": nil, "-A F -j": nil, "-A F -j LOG": nil,
 	} {
-		var h Hit
-		acts := h.act(savedrule.Rule{Text: rule, Words: savedrule.Words(rule)})
+		var h locate.Hit
+		acts := act(&h, savedrule.Rule{Text: rule, Words: savedrule.Words(rule)})
 		if acts != (want != nil) || want != nil && h != *want {
 			t.Errorf("%s: %v, %+v", rule, acts, h)
 		}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/doctor/locate"
 	"github.com/twill-net/twill/internal/host"
 	"github.com/twill-net/twill/internal/testwait"
 )
@@ -58,7 +59,7 @@ func TestEncapsulated(t *testing.T) {
 			sh(t, node, "nft add table inet fw", "nft add chain inet fw out '{ type filter hook postrouting priority 0; }'",
 				"nft add rule inet fw out "+c.rule)
 			hits, answered := trace(t, c.pair, node, c.pair.B, 0)
-			i := slices.IndexFunc(hits, func(h Hit) bool { return h.Stops })
+			i := slices.IndexFunc(hits, func(h locate.Hit) bool { return h.Stops })
 			if answered || i < 0 {
 				t.Fatalf("answered: %v, hits %+v", answered, hits)
 			}
@@ -119,7 +120,7 @@ func TestCarriers(t *testing.T) {
 			t.Fatal(err)
 		}
 		hits, err := tracer.Stop()
-		found := slices.ContainsFunc(hits, func(h Hit) bool {
+		found := slices.ContainsFunc(hits, func(h locate.Hit) bool {
 			return h.Proto == c.proto && matches(h.Object.Text, "inet fw output handle HANDLE: ip daddr 10.2.0.2 counter")
 		})
 		if err != nil || found != (c.proto != 0) {
@@ -228,7 +229,7 @@ func TestWithoutPrograms(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"inet fw forward handle HANDLE: reject", "ip filter FORWARD handle HANDLE: accept"} {
-		if !slices.ContainsFunc(hits, func(h Hit) bool { return matches(h.Object.Text, want) }) {
+		if !slices.ContainsFunc(hits, func(h locate.Hit) bool { return matches(h.Object.Text, want) }) {
 			t.Errorf("no %q in %+v", want, hits)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/twill-net/twill/doctor/locate"
 	"github.com/twill-net/twill/netstate"
 )
 
@@ -172,7 +173,7 @@ func (x explanation) blameChoice(t Try) Problem {
 		return x.stopped(h)
 	}
 	stop := x.stop(true, x.To.Addr())
-	if stop != nil && stop.chain() != unallocated {
+	if stop != nil && chainOf(*stop) != unallocated {
 		return Problem{Code: NotProgrammed, Place: stop.Host, Text: fmt.Sprintf(
 			"kube-proxy on %s refuses %s although the API server has endpoints that are ready: it has old objects, "+
 				"or loadBalancerSourceRanges does not allow the client", stop.Host, x.To),
@@ -196,7 +197,7 @@ func (x explanation) blameChoice(t Try) Problem {
 		Fix: "start kube-proxy, or what replaces it, on " + x.Node}
 }
 
-func (x explanation) stopped(h *Hit) Problem {
+func (x explanation) stopped(h *locate.Hit) Problem {
 	if h.Object.Table == netstate.FilterTable {
 		return Problem{Code: PolicyDenies, Place: h.Host, Text: fmt.Sprintf("network policies do not let packets from %s to %s, "+
 			"an endpoint of %s, pass on %s", h.Src, h.Dst, x.Name(), h.Host), Fix: "kubectl twill policy " + h.Dst.String() +

@@ -47,28 +47,17 @@ type Socket struct {
 	Bound []netip.AddrPort // all that listens on this protocol, in any family
 }
 
-// Hit is a firewall rule that packets met on a host.
-type Hit struct {
-	Host    string
-	Object  locate.Object
-	Verdict string
-	Stops   bool
-	Rewrote string // "daddr 10.96.0.1 to 10.244.1.2, dport 80 to 8080"
-	// Src and Dst are the packet's when it met the rule; not valid: not known.
-	Src, Dst netip.Addr
-}
-
 // Observations are what was seen of all tries.
 type Observations struct {
 	Tries   []Try
-	Hits    []Hit
+	Hits    []locate.Hit
 	Sockets map[netip.AddrPort]Socket // by endpoint
 	Watched []string                  // hosts whose rules were traced
 	Unread  []string                  // what could not be watched, and why
 }
 
 // endpointOf returns the endpoint that a rule rewrites the destination to; the port is 0 if it stays.
-func (h Hit) endpointOf() (to netip.AddrPort) {
+func endpointOf(h locate.Hit) (to netip.AddrPort) {
 	var a netip.Addr
 	var port uint64
 	for _, change := range strings.Split(h.Rewrote, ", ") {
@@ -91,38 +80,38 @@ func (h Hit) endpointOf() (to netip.AddrPort) {
 }
 
 // chooses reports whether the rule sends packets to this endpoint.
-func (h Hit) chooses(e netip.AddrPort) bool {
-	to := h.endpointOf()
+func chooses(h locate.Hit, e netip.AddrPort) bool {
+	to := endpointOf(h)
 	return to.Addr().IsValid() && to.Addr() == e.Addr() && (to.Port() == 0 || to.Port() == e.Port())
 }
 
-// chain returns the name of the rule's chain: the third word of the object's text.
-func (h Hit) chain() string {
+// chainOf returns the name of the rule's chain: the third word of the object's text.
+func chainOf(h locate.Hit) string {
 	if words := strings.Fields(h.Object.Text); len(words) > 2 {
 		return strings.TrimSuffix(words[2], ":")
 	}
 	return ""
 }
 
-// ofProxy reports whether the rule is one of kube-proxy's.
-func (h Hit) ofProxy() bool {
+// isOfProxy reports whether the rule is one of kube-proxy's.
+func isOfProxy(h locate.Hit) bool {
 	return strings.Contains(h.Object.Text, "KUBE-") || strings.Contains(h.Object.Text, " kube-proxy ")
 }
 
 // choice returns the rule that sends packets to an endpoint, and the one that led to its chain: the last one, for with
 // sessionAffinity only the first connection is led there by chance.
-func (o Observations) choice(e netip.AddrPort) (rule, because *Hit) {
+func (o Observations) choice(e netip.AddrPort) (rule, because *locate.Hit) {
 	for i, h := range o.Hits {
-		if h.chooses(e) {
+		if chooses(h, e) {
 			rule = &o.Hits[i]
 			break
 		}
 	}
-	if rule == nil || rule.chain() == "" {
+	if rule == nil || chainOf(*rule) == "" {
 		return rule, nil
 	}
 	for i, h := range o.Hits {
-		if h.Host == rule.Host && h.chain() != rule.chain() && strings.Contains(h.Object.Text, rule.chain()) {
+		if h.Host == rule.Host && chainOf(h) != chainOf(*rule) && strings.Contains(h.Object.Text, chainOf(*rule)) {
 			because = &o.Hits[i]
 		}
 	}
@@ -130,9 +119,9 @@ func (o Observations) choice(e netip.AddrPort) (rule, because *Hit) {
 }
 
 // stop returns the first rule that stops packets from or to an address; of kube-proxy's or of others.
-func (o Observations) stop(ofProxy bool, about netip.Addr) *Hit {
-	i := slices.IndexFunc(o.Hits, func(h Hit) bool {
-		return h.Stops && h.ofProxy() == ofProxy && (!h.Src.IsValid() || h.Src == about || h.Dst == about)
+func (o Observations) stop(ofProxy bool, about netip.Addr) *locate.Hit {
+	i := slices.IndexFunc(o.Hits, func(h locate.Hit) bool {
+		return h.Stops && isOfProxy(h) == ofProxy && (!h.Src.IsValid() || h.Src == about || h.Dst == about)
 	})
 	if i < 0 {
 		return nil
@@ -140,7 +129,7 @@ func (o Observations) stop(ofProxy bool, about netip.Addr) *Hit {
 	return &o.Hits[i]
 }
 
-func (o Observations) seesProxy() bool { return slices.ContainsFunc(o.Hits, Hit.ofProxy) }
+func (o Observations) seesProxy() bool { return slices.ContainsFunc(o.Hits, isOfProxy) }
 
 // listens reports whether something takes connections to the endpoint.
 func (s Socket) listens(e netip.AddrPort) bool {

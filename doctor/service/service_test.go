@@ -161,8 +161,8 @@ func target(edit func(*service.Target)) service.Target {
 	return t
 }
 
-func hit(host, text, rewrote string, stops bool) service.Hit {
-	return service.Hit{Host: host, Object: locate.Object{Kind: locate.Rule, Text: text, Fix: "take it away"}, Rewrote: rewrote,
+func hit(host, text, rewrote string, stops bool) locate.Hit {
+	return locate.Hit{Host: host, Object: locate.Object{Kind: locate.Rule, Text: text, Fix: "take it away"}, Rewrote: rewrote,
 		Stops: stops, Verdict: "drop"}
 }
 
@@ -186,7 +186,7 @@ func TestExplain(t *testing.T) {
 	}{
 		"answered": {nil, service.Observations{Tries: []service.Try{try(service.Answered, "10.244.2.5:8080")}}, ""},
 		"no endpoints": {func(t *service.Target) { t.Endpoints, t.Service.Selector = nil, "app=web" },
-			service.Observations{Tries: []service.Try{try(service.Refused, "")}, Hits: []service.Hit{hit("node1", reject, "", true)}},
+			service.Observations{Tries: []service.Try{try(service.Refused, "")}, Hits: []locate.Hit{hit("node1", reject, "", true)}},
 			"[no-endpoints] Service shop/web has no endpoints: no pod has the labels app=web, or the controller manager does " +
 				"not run\n  rule: node1: " + reject},
 		"no selector": {func(t *service.Target) { t.Endpoints = nil }, service.Observations{Tries: []service.Try{try(service.Refused, "")}},
@@ -194,12 +194,12 @@ func TestExplain(t *testing.T) {
 		"not programmed": {nil, service.Observations{Tries: []service.Try{try(service.Silent, "")}},
 			"[not-programmed] nothing on node1 translates 10.96.0.9:80"},
 		"not by kube-proxy": {nil, service.Observations{Tries: []service.Try{try(service.Silent, "")},
-			Hits: []service.Hit{hit("node1", "iptables nat PREROUTING: -A PREROUTING -j KUBE-SERVICES", "", false)}},
+			Hits: []locate.Hit{hit("node1", "iptables nat PREROUTING: -A PREROUTING -j KUBE-SERVICES", "", false)}},
 			"kube-proxy has no rule for 10.96.0.9:80 on node1"},
-		"old objects": {nil, service.Observations{Tries: []service.Try{try(service.Refused, "")}, Hits: []service.Hit{hit("node1", reject, "", true)}},
+		"old objects": {nil, service.Observations{Tries: []service.Try{try(service.Refused, "")}, Hits: []locate.Hit{hit("node1", reject, "", true)}},
 			"it has old objects"},
 		"a rule before": {nil, service.Observations{Tries: []service.Try{try(service.Silent, "")},
-			Hits: []service.Hit{hit("node1", "inet fw prerouting handle 3: drop", "", true)}},
+			Hits: []locate.Hit{hit("node1", "inet fw prerouting handle 3: drop", "", true)}},
 			"[rule-stops] a firewall rule on node1 stops packets of Service shop/web (drop)\n  rule: node1: inet fw prerouting handle 3: drop\n  fix: take it away"},
 		"deaf": {nil, service.Observations{Tries: []service.Try{try(service.Refused, "10.244.2.5:8080")}, Sockets: deaf},
 			"10.244.2.5:8080 (web-1 on node2): nobody listens on TCP 8080 in the pod; it listens on 9090"},
@@ -236,7 +236,7 @@ func TestExplain(t *testing.T) {
 func TestExplainSome(t *testing.T) {
 	o := service.Observations{Tries: []service.Try{try(service.Answered, "10.244.1.5:8080"), try(service.Refused, "10.244.2.5:8080"),
 		try(service.Answered, "10.244.1.5:8080")}}
-	o.Hits = []service.Hit{
+	o.Hits = []locate.Hit{
 		hit("node1", "ip kube-proxy service-web handle 5: numgen random mod 2 vmap { 0 : goto endpoint-a, 1 : goto endpoint-b }", "", false),
 		hit("node1", "ip kube-proxy endpoint-a handle 7: dnat to 10.244.1.5:8080", "daddr 10.96.0.9 to 10.244.1.5, dport 80 to 8080", false),
 		hit("node1", "iptables nat KUBE-SEP-B: -j DNAT", "DNAT --to-destination 10.244.2.5:8080", false),
@@ -259,7 +259,7 @@ func TestExplainSome(t *testing.T) {
 func TestExplainOther(t *testing.T) {
 	stop := hit("node2", "inet fw forward handle 9: drop", "", true)
 	stop.Src, stop.Dst = client[0], netip.MustParseAddr("10.244.2.5")
-	o := service.Observations{Watched: []string{"node1"}, Hits: []service.Hit{stop},
+	o := service.Observations{Watched: []string{"node1"}, Hits: []locate.Hit{stop},
 		Tries: []service.Try{try(service.Silent, "10.244.2.5:8080"), try(service.Refused, "10.244.1.5:8080")}}
 	r := service.Explain(target(nil), o)
 	if len(r.Problems) != 2 || r.Problems[0].Code != service.NobodyListens || r.Problems[1].Code != service.RuleStops {
@@ -271,7 +271,7 @@ func TestExplainOther(t *testing.T) {
 func TestExplainPolicies(t *testing.T) {
 	stop := hit("node2", "ip twill-policy in-1 handle 9: counter drop", "", true)
 	stop.Object.Table, stop.Src, stop.Dst = "twill-policy", client[0], netip.MustParseAddr("10.244.2.5")
-	o := service.Observations{Watched: []string{"node1"}, Hits: []service.Hit{stop}, Tries: []service.Try{try(service.Silent, "10.244.2.5:8080")}}
+	o := service.Observations{Watched: []string{"node1"}, Hits: []locate.Hit{stop}, Tries: []service.Try{try(service.Silent, "10.244.2.5:8080")}}
 	r := service.Explain(target(nil), o)
 	if len(r.Problems) != 1 || r.Problems[0].Code != service.PolicyDenies || r.Problems[0].Place != "node2" ||
 		!strings.HasPrefix(r.Problems[0].Fix, "kubectl twill policy 10.244.2.5") {

@@ -40,8 +40,8 @@ func TestUnheard(t *testing.T) {
 		{request, false, 1, "no program listens on this port"},
 		{reply, false, 0, ""},
 	} {
-		w := &watch{Watcher: Watcher{Src: netip.MustParseAddr("10.244.1.2"), Dst: netip.MustParseAddr("10.244.2.2")}, names: map[uint32]string{7: "node2"}}
-		w.drop(drops.Drop{Reason: "NO_SOCKET", Function: "__udp4_lib_rcv", Netns: 7, Dev: "eth0", Packet: echo(t, test.kind, test.vxlan)})
+		w := &run{Watcher: Watcher{Src: netip.MustParseAddr("10.244.1.2"), Dst: netip.MustParseAddr("10.244.2.2")}}
+		w.drop(drops.Drop{Reason: "NO_SOCKET", Function: "__udp4_lib_rcv", Host: "node2", Dev: "eth0", Packet: echo(t, test.kind, test.vxlan)})
 		var b strings.Builder
 		if err := (doctor.Trace{Traffic: &w.traffic}).WriteText(&b); err != nil {
 			t.Fatal(err)

@@ -4,14 +4,10 @@ package capture
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"io"
-	"os"
-	"syscall"
 	"time"
 
-	"github.com/twill-net/twill/doctor/drops"
+	"github.com/twill-net/twill/doctor/watch"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/packet"
 )
@@ -39,7 +35,6 @@ type Summary struct {
 }
 
 const (
-	pollInterval = 50 * time.Millisecond
 	// hold is how long a packet waits for the kernel to drop it: a packet for a neighbour that does not answer is
 	// dropped after three seconds.
 	hold = 4 * time.Second
@@ -54,7 +49,7 @@ type Capture struct {
 	options Options
 	filter  filter
 	sources []*source
-	drops   *drops.Watcher
+	watch   *watch.Watch
 	held    held
 	file    *file
 }
@@ -62,10 +57,8 @@ type Capture struct {
 // source is a host whose packets are captured.
 type source struct {
 	lab.Place
-	only  map[string]bool // names of devices; empty: all
-	inode uint32          // of its namespace
-	tap   *packet.Tap
-	ids   map[int]int // of the file's interfaces, by the index of the device; -1: not captured
+	only map[string]bool // names of devices; empty: all
+	ids  map[int]int     // of the file's interfaces, by the index of the device; -1: not captured
 }
 
 // New returns a Capture of a lab, or an error if the options name what the lab does not have.
@@ -82,77 +75,62 @@ func New(l *lab.Lab, o Options) (*Capture, error) {
 }
 
 // Run captures until the context ends, which is no error. It calls ready when nothing escapes it any more.
-func (c *Capture) Run(ctx context.Context, w io.Writer, ready func(Summary)) (Summary, error) {
-	defer c.close()
+func (c *Capture) Run(ctx context.Context, w io.Writer, ready func(Summary)) (_ Summary, err error) {
+	o := watch.Options{Drops: true, Times: true}
+	for _, s := range c.sources {
+		o.Places = append(o.Places, watch.Place{Host: s.Name, Do: s.Host.Do})
+	}
+	if c.watch, err = watch.Start(o); err != nil {
+		return c.summary, err
+	}
+	defer c.watch.Close()
 	if err := c.open(w); err != nil {
 		return c.summary, err
 	}
 	ready(c.summary)
-	for ctx.Err() == nil && !c.full() {
-		if err := packet.Wait(c.taps(), pollInterval); err != nil {
-			return c.summary, err
-		}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	err = c.watch.Until(ctx, func() error {
 		if err := c.collect(); err != nil {
-			return c.summary, err
+			return err
+		}
+		if c.full() {
+			stop()
 		}
 		now := time.Now()
-		if err := c.flush(now.Add(-settle), now.Add(-hold)); err != nil {
-			return c.summary, err
-		}
+		return c.flush(now.Add(-settle), now.Add(-hold))
+	})
+	if err != nil {
+		return c.summary, err
 	}
-	if err := errors.Join(c.collect(), c.countLost()); err != nil {
+	if c.summary.Lost, err = c.watch.Lost(); err != nil {
 		return c.summary, err
 	}
 	end := time.Now().Add(clockSlack)
 	return c.summary, c.flush(end, end)
 }
 
+// open begins the file with the devices.
 func (c *Capture) open(w io.Writer) (err error) {
 	if c.file, err = newFile(w, c.lab, c.options.Filter); err != nil {
 		return err
 	}
 	c.summary.Hosts = len(c.sources)
-	var inodes []uint32
 	for _, s := range c.sources {
-		if err := c.tap(s); err != nil {
-			return fmt.Errorf("capture on %s: %w", s.Name, err)
+		devices, err := list(s.Host)
+		if err != nil {
+			return err
 		}
-		inodes = append(inodes, s.inode)
+		for _, d := range devices {
+			if err := c.describe(s, d); err != nil {
+				return err
+			}
+		}
 	}
-	if c.drops, err = drops.WatchNamespaces(inodes); err != nil {
+	if err := c.watch.NoDrops(); err != nil {
 		c.summary.NoReasons = err.Error()
 	}
 	return c.file.flush()
-}
-
-// tap begins to capture on a host, and describes its devices in the file.
-func (c *Capture) tap(s *source) error {
-	info, err := os.Stat(s.Host.Path())
-	if err != nil {
-		return err
-	}
-	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
-		s.inode = uint32(stat.Ino)
-	}
-	err = s.Host.Do(func() (err error) {
-		if s.tap, err = packet.OpenTap(); err != nil {
-			return err
-		}
-		return s.tap.Stamp()
-	})
-	if err != nil {
-		return err
-	}
-	devices, err := list(s.Host)
-	if err != nil {
-		return err
-	}
-	for _, d := range devices {
-		if err := c.describe(s, d); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // describe makes a device an interface of the file, if it is to be captured.
@@ -166,41 +144,20 @@ func (c *Capture) describe(s *source, d device) (err error) {
 	return err
 }
 
-func (c *Capture) taps() []*packet.Tap {
-	var taps []*packet.Tap
-	for _, s := range c.sources {
-		taps = append(taps, s.tap)
-	}
-	return taps
-}
-
 func (c *Capture) full() bool { return c.options.Count > 0 && c.summary.Packets >= c.options.Count }
 
 // collect reads what the devices saw and what the kernel dropped since.
 func (c *Capture) collect() error {
-	for _, s := range c.sources {
-		if err := s.tap.Each(func(p packet.Captured) error { return c.take(s, p) }); err != nil {
-			return fmt.Errorf("capture on %s: %w", s.Name, err)
-		}
+	if err := c.watch.Frames(func(at int, p packet.Captured) error { return c.take(c.sources[at], p) }); err != nil {
+		return err
 	}
-	if c.drops == nil {
-		return nil
-	}
-	dropped, err := c.drops.Read()
+	dropped, err := c.watch.Drops()
 	for _, d := range dropped {
-		if f := packet.DecodeStart(d.Packet); !harmless(d, f) && c.filter.match(f) {
+		if !watch.IsHarmless(d) && c.filter.match(packet.DecodeStart(d.Packet)) {
 			c.held.drops = append(c.held.drops, d)
 		}
 	}
 	return err
-}
-
-// harmless reports whether a drop is no loss: watching causes it, an echo reply that a raw socket received is also
-// offered to ping sockets, of which there are none, or nobody is there that a multicast is for.
-func harmless(d drops.Drop, f packet.Frame) bool {
-	ip, _ := f.Last("ip")
-	return d.OfWatching() || d.Reason == "NO_SOCKET" && f.IsReply() && !f.Wrapped() ||
-		(d.Reason == "NOT_SPECIFIED" || d.Reason == "NO_TX_TARGET") && ip.Dst.IsMulticast()
 }
 
 // take keeps a packet. A device that is new becomes an interface of the file now.
@@ -250,27 +207,4 @@ func (c *Capture) addDrop(d attached) error {
 	}
 	c.held.addDrop(id, d)
 	return nil
-}
-
-func (c *Capture) countLost() error {
-	for _, s := range c.sources {
-		lost, err := s.tap.Lost()
-		if err != nil {
-			return err
-		}
-		c.summary.Lost += int(lost)
-	}
-	return nil
-}
-
-// close stops watching drops first: closing a tap drops the packets that wait in it.
-func (c *Capture) close() {
-	if c.drops != nil {
-		_ = c.drops.Close()
-	}
-	for _, s := range c.sources {
-		if s.tap != nil {
-			_ = s.tap.Close() // a packet socket has nothing to lose
-		}
-	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/doctor/drops"
+	"github.com/twill-net/twill/doctor/watch"
 	"github.com/twill-net/twill/packet"
 )
 
@@ -58,7 +59,7 @@ func (h *held) attach(sources []*source, until time.Time) []attached {
 		if d.Time.After(until) {
 			return false
 		}
-		i := slices.IndexFunc(sources, func(s *source) bool { return s.inode == d.Netns })
+		i := slices.IndexFunc(sources, func(s *source) bool { return s.Name == d.Host })
 		if i < 0 {
 			return true
 		}
@@ -117,13 +118,7 @@ func (h *held) before(until time.Time) []*record {
 
 // comment says why the kernel dropped the packet.
 func (r *record) comment(d drops.Drop) {
-	text := "dropped here: " + d.Reason
-	if d.Function != "" {
-		text += " in " + d.Function
-	}
-	if d.Dev != "" {
-		text += ", on " + d.Dev
-	}
+	text := "dropped here: " + watch.Explain(d).String()
 	if !slices.Contains(r.comments, text) { // a broadcast is dropped once for each port
 		r.comments = append(r.comments, text)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/twill-net/twill/doctor/watch"
 	"github.com/twill-net/twill/packet"
 )
 
@@ -84,33 +85,33 @@ func (r *run) capture() verb {
 			if err != nil {
 				return err
 			}
-			var tap *packet.Tap
 			var device *net.Interface
-			err = h.Do(func() error {
-				if device, err = net.InterfaceByName(c.args[1]); err != nil {
-					return fmt.Errorf("%s on %s: %w", c.args[1], c.args[0], err)
-				}
-				tap, err = packet.OpenTap()
+			err = h.Do(func() (err error) {
+				device, err = net.InterfaceByName(c.args[1])
 				return err
 			})
 			if err != nil {
+				return fmt.Errorf("%s on %s: %w", c.args[1], c.args[0], err)
+			}
+			w, err := watch.Start(watch.Options{Places: []watch.Place{{Host: c.args[0], Do: h.Do}}})
+			if err != nil {
 				return err
 			}
-			defer tap.Close()
+			defer w.Close()
 			err = c.run(v(), c.args[3:])
-			return errors.Join(err, c.printFrames(tap, device.Index))
+			return errors.Join(err, c.printFrames(w, device.Index))
 		},
 	}
 }
 
 // printFrames prints what a device sees until it is quiet.
-func (c *call) printFrames(tap *packet.Tap, index int) error {
+func (c *call) printFrames(w *watch.Watch, index int) error {
 	for end := time.Now().Add(captureLimit); time.Now().Before(end); {
 		seen := 0
-		if err := packet.Wait([]*packet.Tap{tap}, captureQuiet); err != nil {
+		if err := w.Wait(captureQuiet); err != nil {
 			return err
 		}
-		err := tap.Each(func(f packet.Captured) error {
+		err := w.Frames(func(_ int, f packet.Captured) error {
 			if seen++; f.Index == index {
 				c.printFrame(f)
 			}

@@ -6,8 +6,8 @@ import (
 	"net/netip"
 
 	"github.com/twill-net/twill/doctor/connect"
-	"github.com/twill-net/twill/doctor/probe"
 	"github.com/twill-net/twill/doctor/service"
+	"github.com/twill-net/twill/doctor/watch"
 	"github.com/twill-net/twill/lab"
 )
 
@@ -46,15 +46,15 @@ func Service(ctx context.Context, l *lab.Lab, from *lab.Pod, q service.Query) ([
 
 // hosts are all of the lab, with a pod as the client.
 func hosts(l *lab.Lab, client *lab.Pod) connect.Places {
-	p := connect.Places{Nodes: map[string]connect.Node{}, Pods: map[netip.Addr]probe.Site{}}
-	p.Client = connect.Client{Site: probe.Site{Host: client.ID(), Do: client.Do}, Node: client.Node.Name,
+	p := connect.Places{Nodes: map[string]connect.Node{}, Pods: map[netip.Addr]watch.Place{}}
+	p.Client = connect.Client{Place: watch.Place{Host: client.ID(), Do: client.Do}, Node: client.Node.Name,
 		Addrs: client.Addrs}
 	for _, n := range l.Nodes() {
-		p.Nodes[n.Name] = connect.Node{Site: probe.Site{Host: n.Name, Do: n.Do}, Addrs: n.Underlay()}
+		p.Nodes[n.Name] = connect.Node{Place: watch.Place{Host: n.Name, Do: n.Do}, Addrs: n.Underlay()}
 	}
 	for _, pod := range l.Pods() {
 		for _, a := range pod.Addrs {
-			p.Pods[a] = probe.Site{Host: pod.ID(), Do: pod.Do}
+			p.Pods[a] = watch.Place{Host: pod.ID(), Do: pod.Do}
 		}
 	}
 	return p

@@ -9,7 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/twill-net/twill/internal/host"
+	"github.com/twill-net/twill/doctor/watch"
 	"github.com/twill-net/twill/packet"
 )
 
@@ -26,8 +26,13 @@ type tables struct {
 }
 
 // decide lists the entries that decide what the host does with what was seen on a device.
-func decide(h host.Host, s packet.Sighting) (entries []Entry, err error) {
-	err = h.Links(func(nl *netlink.Handle) error {
+func decide(p watch.Place, s packet.Sighting) (entries []Entry, err error) {
+	err = p.Do(func() error {
+		nl, err := netlink.NewHandle()
+		if err != nil {
+			return err
+		}
+		defer nl.Close()
 		t := &tables{nl: nl}
 		defer func() { entries = t.entries }()
 		dev, err := nl.LinkByName(s.Dev)

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/twill-net/twill/doctor/watch"
 	"github.com/twill-net/twill/internal/host"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/netstate"
@@ -28,20 +29,11 @@ type Path struct {
 
 // Step is one device that saw the packet.
 type Step struct {
-	Host    string       `json:"host"` // node1, node1/pod1, underlay
-	Dev     string       `json:"dev"`
-	Out     bool         `json:"out"` // it leaves the host, or its stack, through the device
-	Frame   packet.Frame `json:"frame"`
-	Entries []Entry      `json:"entries"` // what decided about the next step
+	packet.Sighting
+	Entries []Entry `json:"entries"` // what decided about the next step
 }
 
-// Stop is a namespace on the way.
-type Stop struct {
-	Name string
-	Host host.Host
-}
-
-// patience is how long a host may take to see the packet.
+// patience is how long the first ping may take.
 const patience = 300 * time.Millisecond
 
 // Walk pings once from one pod to another and returns the request's way. A ping that does not arrive is no error:
@@ -64,88 +56,50 @@ func Walk(ctx context.Context, l *lab.Lab, from, to *lab.Pod, f netstate.Family)
 	if err != nil {
 		return p, err
 	}
-	taps, err := openTaps(stops)
-	defer closeTaps(taps)
+	o := watch.Options{Places: stops, Match: func(f packet.Frame) bool { return f.IsRequest(p.Dst) }}
+	seen, err := watch.While(o, func() error {
+		took, err := from.Ping(ctx, host.Ping{To: p.Dst, Timeout: time.Second})
+		p.Reply = fmt.Sprintf("answered after %.2f ms", took.Seconds()*1000)
+		if err != nil {
+			p.Reply = err.Error()
+		}
+		return nil
+	})
 	if err != nil {
 		return p, err
 	}
-	took, err := from.Ping(ctx, host.Ping{To: p.Dst, Timeout: time.Second})
-	p.Reply = fmt.Sprintf("answered after %.2f ms", took.Seconds()*1000)
-	if err != nil {
-		p.Reply = err.Error()
-	}
-	return p, p.collect(stops, taps)
+	return p, p.explain(seen.Views)
 }
 
 // Stops are the hosts between two pods, in the order in which a packet meets them.
-func Stops(l *lab.Lab, from, to *lab.Pod) ([]Stop, error) {
-	first, last := Stop{from.ID(), from.Host}, Stop{to.ID(), to.Host}
-	if from.Node.Name == to.Node.Name {
-		return []Stop{first, {from.Node.Name, from.Node.Host}, last}, nil
+func Stops(l *lab.Lab, from, to *lab.Pod) ([]watch.Place, error) {
+	first, last := watch.Place{Host: from.ID(), Do: from.Do}, watch.Place{Host: to.ID(), Do: to.Do}
+	near, far := watch.Place{Host: from.Node.Name, Do: from.Node.Do}, watch.Place{Host: to.Node.Name, Do: to.Node.Do}
+	if near.Host == far.Host {
+		return []watch.Place{first, near, last}, nil
 	}
 	underlay, err := l.Find("underlay")
-	stops := []Stop{first, {from.Node.Name, from.Node.Host}}
+	stops := []watch.Place{first, near}
 	for _, r := range from.Node.Routers() {
-		stops = append(stops, Stop{from.Node.Name + "'s router", r})
+		stops = append(stops, watch.Place{Host: near.Host + "'s router", Do: r.Do})
 	}
-	stops = append(stops, Stop{"underlay", underlay})
+	stops = append(stops, watch.Place{Host: "underlay", Do: underlay.Do})
 	for _, r := range to.Node.Routers() {
-		stops = append(stops, Stop{to.Node.Name + "'s router", r})
+		stops = append(stops, watch.Place{Host: far.Host + "'s router", Do: r.Do})
 	}
-	return append(stops, Stop{to.Node.Name, to.Node.Host}, last), err
+	return append(stops, far, last), err
 }
 
-func openTaps(stops []Stop) ([]*packet.Tap, error) {
-	var taps []*packet.Tap
-	for _, s := range stops {
-		err := s.Host.Do(func() error {
-			t, err := packet.OpenTap()
-			if err == nil {
-				taps = append(taps, t)
-			}
-			return err
-		})
-		if err != nil {
-			return taps, fmt.Errorf("listen in %s: %w", s.Name, err)
-		}
-	}
-	return taps, nil
-}
-
-func closeTaps(taps []*packet.Tap) {
-	for _, t := range taps {
-		_ = t.Close() // a packet socket has nothing to lose
-	}
-}
-
-func (p *Path) collect(stops []Stop, taps []*packet.Tap) error {
+// explain adds the steps, and what decided about each.
+func (p *Path) explain(seen []watch.View) error {
 	var errs []error
-	for i, t := range taps {
-		seen, err := await(t, p.Dst)
-		errs = append(errs, err)
-		for _, s := range seen {
-			entries, err := decide(stops[i].Host, s)
+	for i, v := range seen {
+		for _, s := range v.Frames {
+			entries, err := decide(v.Place, s)
 			errs = append(errs, err)
-			p.Steps = append(
-				p.Steps,
-				Step{Host: stops[i].Name, Dev: s.Dev, Out: s.Out, Frame: s.Frame, Entries: entries},
-			)
-			p.Arrived = p.Arrived || i == len(taps)-1
+			p.Steps = append(p.Steps, Step{s, entries})
+			p.Arrived = p.Arrived || i == len(seen)-1
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// await returns the echo requests to dst that a host saw; it waits for the first one.
-func await(t *packet.Tap, dst netip.Addr) ([]packet.Sighting, error) {
-	for end := time.Now().Add(patience); ; {
-		seen, err := t.Read(func(f packet.Frame) bool { return f.IsRequest(dst) })
-		left := time.Until(end)
-		if err != nil || len(seen) > 0 || left <= 0 {
-			return seen, err
-		}
-		if err := packet.Wait([]*packet.Tap{t}, left); err != nil {
-			return nil, err
-		}
-	}
 }

@@ -39,12 +39,8 @@ func Watch(
 			to.Addrs,
 		)
 	}
-	stops, err := Stops(l, from, to)
-	if err != nil {
+	if w.Places, err = Stops(l, from, to); err != nil {
 		return seen, err
-	}
-	for _, s := range stops {
-		w.Places = append(w.Places, traffic.Place{Host: s.Name, Do: s.Host.Do})
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	ctx, stop := context.WithCancel(ctx)

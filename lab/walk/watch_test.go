@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/doctor/locate"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/labtest"
 	"github.com/twill-net/twill/lab/walk"
@@ -46,7 +47,7 @@ func TestWatch(t *testing.T) {
 			if !strings.Contains(text.String(), c.verdict) || seen.Failed() != (c.reason != "") || seen.NoReasons != "" {
 				t.Errorf("want %q in\n%s", c.verdict, &text)
 			}
-			if c.reason != "" && !slices.ContainsFunc(seen.Drops, func(d doctor.Drop) bool { return d.Reason == c.reason && d.Host == c.at }) {
+			if c.reason != "" && !slices.ContainsFunc(seen.Drops, func(d locate.Drop) bool { return d.Reason == c.reason && d.Host == c.at }) {
 				t.Errorf("want %s on %s in\n%s", c.reason, c.at, &text)
 			}
 		})

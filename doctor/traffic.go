@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/twill-net/twill/doctor/locate"
+	"github.com/twill-net/twill/packet"
 )
 
 // Traffic is what became of real packets of a flow.
@@ -26,9 +27,7 @@ type Traffic struct {
 
 // Sighting is a device that packets were seen on.
 type Sighting struct {
-	Host    string `json:"host"`
-	Dev     string `json:"dev"`
-	Out     bool   `json:"out"`
+	packet.Point
 	Packets int    `json:"packets"`
 	Frame   string `json:"frame"` // the headers of the first one, without MAC addresses and TTL
 }
@@ -65,7 +64,7 @@ func lost(path []Sighting, end string) int {
 // were lost.
 func (t Traffic) Lost() (last Sighting, any bool) {
 	if len(t.Forward) == 0 {
-		return Sighting{Host: t.Ends[0]}, true
+		return Sighting{Point: packet.Point{Host: t.Ends[0]}}, true
 	}
 	if n := lost(t.Forward, t.Ends[1]); n > 0 {
 		return lastOf(t.Forward, n), true
@@ -156,13 +155,6 @@ func (t Traffic) verdict() string {
 		return "✗ all arrive; of the replies " + lastSeen(t.Back, lostBack)
 	}
 	return "✓ all arrive, and so do the replies"
-}
-
-func (s Sighting) String() string {
-	if s.Out {
-		return s.Host + ", leaving through " + s.Dev
-	}
-	return s.Host + ", coming in through " + s.Dev
 }
 
 // joinTraffic puts what two nodes saw in the order of the path. They did not begin at the same moment, so their

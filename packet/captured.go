@@ -32,9 +32,9 @@ func HasEthernet(hardware uint16) bool {
 // Decode decodes the frame.
 func (c Captured) Decode() Frame { return decodeOn(c.Hardware, c.Data) }
 
-// Sighting decodes the frame, and says where it was. The host is left out.
-func (c Captured) Sighting() Sighting {
-	return Sighting{Dev: c.Dev, Out: c.Type == unix.PACKET_OUTGOING, Stray: c.Type == unix.PACKET_OTHERHOST, Frame: c.Decode()}
+// Sighting decodes the frame, which was seen on a host.
+func (c Captured) Sighting(host string) Sighting {
+	return Sighting{Point{host, c.Dev, c.Type == unix.PACKET_OUTGOING}, c.Type == unix.PACKET_OTHERHOST, c.Decode()}
 }
 
 // Stamp lets the kernel note when it saw each frame.

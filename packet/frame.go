@@ -26,11 +26,10 @@ type Layer struct {
 	From string `json:"from,omitempty"`
 	To   string `json:"to,omitempty"`
 	Info string `json:"info,omitempty"` // "ttl 63", "vni 1", "echo request"
-	// Src, Dst and Proto are those of ip, Src and Dst also of arp; TTL is that of ip.
+	// Src, Dst and Proto are those of ip, Src and Dst also of arp.
 	Src   netip.Addr `json:"-"`
 	Dst   netip.Addr `json:"-"`
 	Proto byte       `json:"-"`
-	TTL   byte       `json:"-"`
 	Size  int        `json:"-"` // of ip: bytes with all that it holds
 }
 
@@ -130,7 +129,7 @@ func (f *Frame) ipv4(data []byte) {
 	if binary.BigEndian.Uint16(data[6:])&fragmentOffset != 0 {
 		content = nil // the first fragment has the next header
 	}
-	f.ip(Layer{Src: src, Dst: dst, Info: fmt.Sprintf("ttl %d", data[8]), TTL: data[8], Proto: data[9], Size: total}, content)
+	f.ip(Layer{Src: src, Dst: dst, Info: fmt.Sprintf("ttl %d", data[8]), Proto: data[9], Size: total}, content)
 }
 
 // ipv6 is RFC 8200's header; none of the labs' packets has extension headers.
@@ -146,7 +145,7 @@ func (f *Frame) ipv6(data []byte) {
 		return
 	}
 	src, dst := netip.AddrFrom16([16]byte(data[8:24])), netip.AddrFrom16([16]byte(data[24:40]))
-	f.ip(Layer{Src: src, Dst: dst, Info: fmt.Sprintf("hop limit %d", data[7]), TTL: data[7], Proto: data[6],
+	f.ip(Layer{Src: src, Dst: dst, Info: fmt.Sprintf("hop limit %d", data[7]), Proto: data[6],
 		Size: total}, data[40:total])
 }
 

@@ -9,20 +9,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sighting is one frame on one device of a host.
-type Sighting struct {
-	Host  string `json:"host"` // who listens knows it: node1, node1/pod1, underlay
-	Dev   string `json:"dev"`
-	Out   bool   `json:"out"` // leaving through the device
-	Stray bool   `json:"-"`   // coming in for another MAC than the device's
-	Frame Frame  `json:"frame"`
+// Point is where a packet is seen: a device of a host, in one direction.
+type Point struct {
+	Host string `json:"host"` // node1, node1/pod1, underlay
+	Dev  string `json:"dev"`
+	Out  bool   `json:"out"` // it leaves the host, or its stack, through the device
 }
 
-func (s Sighting) String() string {
-	if s.Out {
-		return s.Host + ", leaving through " + s.Dev
+func (p Point) String() string {
+	if p.Out {
+		return p.Host + ", leaving through " + p.Dev
 	}
-	return s.Host + ", coming in through " + s.Dev
+	return p.Host + ", coming in through " + p.Dev
+}
+
+// Sighting is one frame, and where it was seen.
+type Sighting struct {
+	Point
+	Stray bool  `json:"-"` // it comes in for another MAC than the device's
+	Frame Frame `json:"frame"`
 }
 
 // Tap is a packet socket on all devices of a network namespace.

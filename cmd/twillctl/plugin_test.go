@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/packet"
 )
 
 // build makes the program, and a link of the name that kubectl looks for.
@@ -107,7 +108,7 @@ func TestJoin(t *testing.T) {
 		return doctor.Step{Node: node, Place: "route", Entry: "x", Verdict: stops}
 	}
 	near := doctor.Trace{Forward: []doctor.Step{step("a", "")}, Back: []doctor.Step{step("a", "")},
-		Traffic: &doctor.Traffic{Forward: []doctor.Sighting{{Host: "a", Dev: "eth0", Out: true, Packets: 3}}}}
+		Traffic: &doctor.Traffic{Forward: []doctor.Sighting{{Point: packet.Point{Host: "a", Dev: "eth0", Out: true}, Packets: 3}}}}
 	far := doctor.Trace{Forward: []doctor.Step{step("b", "")}, Back: []doctor.Step{step("b", "no")}, Traffic: &doctor.Traffic{}}
 	got := doctor.Join(near, far)
 	if got.Stopped == nil || got.Stopped.Node != "b" || len(got.Forward) != 2 || len(got.Back) != 1 {
@@ -128,7 +129,7 @@ func TestJoin(t *testing.T) {
 	if !got.Failed() || got.Traffic.Gone != "none came to the other node; seen last on a, leaving through eth0" {
 		t.Errorf("got %+v", got.Traffic)
 	}
-	far.Traffic.Forward = []doctor.Sighting{{Host: "b", Dev: "flannel.1", Packets: 3}}
+	far.Traffic.Forward = []doctor.Sighting{{Point: packet.Point{Host: "b", Dev: "flannel.1"}, Packets: 3}}
 	if got := doctor.Join(near, far); !got.Failed() || got.Traffic.Gone != "no reply was seen; seen last on b, coming in through flannel.1" {
 		t.Errorf("got %+v", got.Traffic)
 	}

@@ -187,7 +187,7 @@ func asked(all []*seenAt) map[string]map[netip.Addr]string {
 	for _, s := range all {
 		found[s.Host] = map[netip.Addr]string{}
 		for _, frame := range s.Frames {
-			if seen, ok := sight(locate.Flow{}, frame.Frame); ok && seen.Asks.IsValid() && !frame.Out {
+			if seen, ok := (locate.Flow{}).See(frame); ok && seen.Asks.IsValid() && !frame.Out {
 				found[s.Host][seen.Asks] = frame.Dev
 			}
 		}

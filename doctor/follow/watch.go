@@ -1,7 +1,6 @@
 package follow
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -131,15 +130,14 @@ func (s *seenAt) of(f locate.Flow) locate.Host {
 		h.Neighbours = append(h.Neighbours, n.Object)
 	}
 	for _, frame := range s.Frames {
-		if seen, ok := sight(f, frame.Frame); ok {
-			seen.Host, seen.Dev, seen.Out, seen.Stray = s.Host, frame.Dev, frame.Out, frame.Stray
+		if seen, ok := f.See(frame); ok {
 			h.Seen = append(h.Seen, seen)
 		}
 	}
 	for _, d := range s.Drops {
-		if seen, ok := sight(f, packet.DecodeStart(d.Packet)); ok {
+		if seen, ok := f.See(packet.Sighting{Frame: packet.DecodeStart(d.Packet)}); ok {
 			dropped := watch.Explain(d)
-			dropped.Back, dropped.Neighbour = seen.Back, seen.Asks.IsValid() || seen.Tells.IsValid()
+			dropped.Back, dropped.Neighbour = seen.Back, seen.IsNeighbour()
 			h.Drops = append(h.Drops, dropped)
 		}
 	}
@@ -152,53 +150,3 @@ func (s *seenAt) of(f locate.Flow) locate.Host {
 	h.Routed = s.routed(f, h)
 	return h
 }
-
-// protos are the numbers of the protocols of probes, without ICMP's of the two families.
-var protos = map[byte]string{1: "icmp", 58: "icmp", 6: "tcp", 17: "udp"}
-
-// sight reports whether a frame is of a flow, or finds the way for it.
-func sight(f locate.Flow, frame packet.Frame) (s locate.Seen, ok bool) {
-	for _, l := range frame.Layers {
-		if l.Kind == "eth" {
-			s.MACs = append(s.MACs, l.To)
-			s.SrcMAC = cmp.Or(s.SrcMAC, l.From)
-		}
-	}
-	if arp, ok := frame.Last("arp"); ok {
-		s.Asks = arp.Dst
-		if arp.Info == "reply" {
-			s.Asks, s.Tells = netip.Addr{}, arp.Src
-		}
-		return s, true
-	}
-	ip, isIP := frame.Last("ip")
-	if icmp, ok := frame.Last("icmp"); ok && icmp.Dst.IsValid() {
-		s.Asks = icmp.Dst
-		if ip.Src == icmp.Dst {
-			s.Asks, s.Tells = netip.Addr{}, icmp.Dst
-		}
-		return s, true
-	}
-	if !isIP || ip.Proto != 0 && protos[ip.Proto] != f.Proto && !isTunnel(frame) {
-		return s, false
-	}
-	s.TTL, s.Size = int(ip.TTL), ip.Size
-	switch {
-	case ip.Src == f.Src && ip.Dst == f.Dst, isTunnel(frame) && ip.Src == f.Outer[0] && ip.Dst == f.Outer[1]:
-		return s, true
-	case ip.Src == f.Dst && ip.Dst == f.Src, isTunnel(frame) && ip.Src == f.Outer[1] && ip.Dst == f.Outer[0]:
-		s.Back = true
-		return s, true
-	}
-	return s, false
-}
-
-// isTunnel reports whether the frame holds a packet that is encrypted.
-func isTunnel(f packet.Frame) bool {
-	_, wireguard := f.Last("wireguard")
-	ip, _ := f.Last("ip")
-	return wireguard || ip.Proto == protoESP
-}
-
-// protoESP is IPsec's (RFC 4303).
-const protoESP = 50

@@ -39,8 +39,8 @@ type judgement struct {
 // isAnswered reports whether an answer was seen anywhere: then it is the answer that is lost. One that came to the sender
 // although the receiver was never asked is somebody else's, and it is the question that is lost.
 func (j *judgement) isAnswered() bool {
-	answers := func(s Seen) bool { return s.Back && !s.isNeighbour() && s.Size >= j.flow.Size }
-	asks := func(s Seen) bool { return !s.Back && !s.isNeighbour() }
+	answers := func(s Seen) bool { return s.Back && !s.IsNeighbour() && s.Size >= j.flow.Size }
+	asks := func(s Seen) bool { return !s.Back && !s.IsNeighbour() }
 	sender, receiver := j.hosts[j.path[0]], j.hosts[j.path[len(j.path)-1]]
 	came := slices.ContainsFunc(sender.Seen, func(s Seen) bool { return answers(s) && !s.Out })
 	if came && receiver.Name != "" && !slices.ContainsFunc(receiver.Seen, asks) {
@@ -56,7 +56,7 @@ func (j *judgement) isAnswered() bool {
 
 // isOf reports whether the packet is of the direction that is followed, and of those that are lost.
 func (j *judgement) isOf(s Seen) bool {
-	return s.Back == j.back && !s.isNeighbour() && s.Size >= j.flow.Size
+	return s.Back == j.back && !s.IsNeighbour() && s.Size >= j.flow.Size
 }
 
 // follow finds the last place that saw a packet.
@@ -99,11 +99,4 @@ func (j *judgement) missing() string {
 		return fmt.Sprintf("a socket of %s", j.at)
 	}
 	return fmt.Sprintf("a device of %s on the way to %s", j.at, j.next)
-}
-
-func (s Seen) String() string {
-	if s.Out {
-		return s.Host + ", leaving through " + s.Dev
-	}
-	return s.Host + ", coming in through " + s.Dev
 }

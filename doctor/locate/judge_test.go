@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/twill-net/twill/packet"
 )
 
 var (
@@ -16,12 +18,16 @@ var (
 		Path: []string{"pod1", "node1", "underlay", "node2", "pod2"}}
 )
 
+func at(host, dev string, out bool) packet.Sighting {
+	return packet.Sighting{Point: packet.Point{Host: host, Dev: dev, Out: out}}
+}
+
 // crossing returns hosts that the packet crossed up to the given device, and all devices on the whole path.
 func crossing(last int, back bool) []Host {
-	path := []Seen{
-		{Host: "pod1", Dev: "eth0", Out: true}, {Host: "node1", Dev: "veth1"}, {Host: "node1", Dev: "cni0"}, {Host: "node1", Dev: "flannel.1", Out: true},
-		{Host: "node1", Dev: "eth1", Out: true}, {Host: "underlay", Dev: "node1"}, {Host: "underlay", Dev: "node2", Out: true}, {Host: "node2", Dev: "eth1"},
-		{Host: "node2", Dev: "flannel.1"}, {Host: "node2", Dev: "cni0", Out: true}, {Host: "node2", Dev: "veth2", Out: true}, {Host: "pod2", Dev: "eth0"},
+	path := []packet.Sighting{
+		at("pod1", "eth0", true), at("node1", "veth1", false), at("node1", "cni0", false), at("node1", "flannel.1", true),
+		at("node1", "eth1", true), at("underlay", "node1", false), at("underlay", "node2", true), at("node2", "eth1", false),
+		at("node2", "flannel.1", false), at("node2", "cni0", true), at("node2", "veth2", true), at("pod2", "eth0", false),
 	}
 	hosts := []Host{{Name: "pod1"}, {Name: "node1"}, {Name: "underlay"}, {Name: "node2"}, {Name: "pod2"}}
 	add := func(s Seen) {
@@ -32,14 +38,14 @@ func crossing(last int, back bool) []Host {
 		}
 	}
 	for i, s := range path {
-		if s.Size = 60; back || i <= last {
-			add(s)
+		if back || i <= last {
+			add(Seen{Sighting: s, Size: 60})
 		}
 	}
 	for i := range path {
 		s := path[len(path)-1-i]
-		if s.Size, s.Back, s.Out = 60, true, !s.Out; back && i <= last {
-			add(s)
+		if s.Out = !s.Out; back && i <= last {
+			add(Seen{Sighting: s, Size: 60, Back: true})
 		}
 	}
 	return hosts
@@ -93,7 +99,7 @@ func TestJudge(t *testing.T) {
 			host(all, "node1").Seen[1].MACs = []string{"02:00:00:00:00:77"} // of a copy
 		}},
 		"somebody else answers": {last: 2, host: "node1", by: "local 10.244.2.0/24 dev lo", is: true, with: func(all []Host) {
-			host(all, "pod1").Seen = append(host(all, "pod1").Seen, Seen{Host: "pod1", Dev: "eth0", Back: true})
+			host(all, "pod1").Seen = append(host(all, "pod1").Seen, Seen{Sighting: at("pod1", "eth0", false), Back: true})
 			host(all, "node1").Routed = []Routed{{Object: Object{Kind: Route, Text: "local 10.244.2.0/24 dev lo", Usual: "no such route"}}}
 		}},
 		"a device that is down, with which a route went": {last: -1, host: "pod1", by: "eth0: down", with: func(all []Host) {
@@ -241,8 +247,8 @@ func TestSize(t *testing.T) {
 	hosts := crossing(11, true)
 	f := flow
 	f.Size = 700
-	host(hosts, "pod1").Seen = append(host(hosts, "pod1").Seen, Seen{Host: "pod1", Dev: "eth0", Out: true, Size: 1450})
-	host(hosts, "node1").Seen = append(host(hosts, "node1").Seen, Seen{Host: "node1", Dev: "veth1", Size: 1450})
+	host(hosts, "pod1").Seen = append(host(hosts, "pod1").Seen, Seen{Sighting: at("pod1", "eth0", true), Size: 1450})
+	host(hosts, "node1").Seen = append(host(hosts, "node1").Seen, Seen{Sighting: at("node1", "veth1", false), Size: 1450})
 	if got := Judge(f, hosts, nil); got.Host != "node1" || got.Back || got.Last != "node1, coming in through veth1" {
 		t.Errorf("got %+v", got)
 	}
@@ -255,7 +261,7 @@ func TestPartial(t *testing.T) {
 	for _, s := range crossing(11, true)[0].Seen {
 		host(hosts, "pod1").Seen = append(host(hosts, "pod1").Seen, s)
 	}
-	host(hosts, "pod1").Seen = append(host(hosts, "pod1").Seen, Seen{Host: "pod1", Dev: "eth0", Back: true})
+	host(hosts, "pod1").Seen = append(host(hosts, "pod1").Seen, Seen{Sighting: at("pod1", "eth0", false), Back: true})
 	host(hosts, "pod1").Drops = []Drop{{Host: "pod1", Reason: "NO_SOCKET", Function: "__udp4_lib_rcv", Back: true}}
 	host(hosts, "node2").Drops = []Drop{{Host: "node2", Dev: "veth2", Reason: "QDISC_DROP", Function: "__dev_queue_xmit"}}
 	host(hosts, "node2").Unusual = []Object{{Kind: Qdisc, Dev: "veth2", Text: "veth2: tbf 1: root"}}

@@ -1,6 +1,11 @@
 package locate
 
-import "net/netip"
+import (
+	"cmp"
+	"net/netip"
+
+	"github.com/twill-net/twill/packet"
+)
 
 // Flow is an exchange of packets of which some were lost.
 type Flow struct {
@@ -19,22 +24,71 @@ type Flow struct {
 
 // Seen is a packet of a flow on a device.
 type Seen struct {
-	Host, Dev string
-	Out       bool // it leaves through the device
-	Stray     bool // it comes in for another MAC than the device's
-	Back      bool // it is of the answer
+	packet.Sighting
+	Back bool // it is of the answer
 	// Asks and Tells are the addresses of ARP and neighbour discovery: who is asked for, and who answers. A packet of
 	// the flow has neither.
 	Asks, Tells netip.Addr
 	// MACs are the receivers' of each Ethernet header, the outermost first; SrcMAC is the outermost sender's.
 	MACs   []string
 	SrcMAC string
-	TTL    int
 	Size   int // bytes of the IP packet
 }
 
-// isNeighbour reports whether the packet is not of the flow, but finds the way for it.
-func (s Seen) isNeighbour() bool { return s.Asks.IsValid() || s.Tells.IsValid() }
+// IsNeighbour reports whether the packet is not of the flow, but finds the way for it.
+func (s Seen) IsNeighbour() bool { return s.Asks.IsValid() || s.Tells.IsValid() }
+
+// protos are the numbers of the protocols of probes, without ICMP's of the two families.
+var protos = map[byte]string{1: "icmp", 58: "icmp", 6: "tcp", 17: "udp"}
+
+// See reports whether a packet is of the flow, or finds the way for it, and what it says.
+func (f Flow) See(p packet.Sighting) (s Seen, ok bool) {
+	s.Sighting = p
+	frame := p.Frame
+	for _, l := range frame.Layers {
+		if l.Kind == "eth" {
+			s.MACs = append(s.MACs, l.To)
+			s.SrcMAC = cmp.Or(s.SrcMAC, l.From)
+		}
+	}
+	if arp, ok := frame.Last("arp"); ok {
+		s.Asks = arp.Dst
+		if arp.Info == "reply" {
+			s.Asks, s.Tells = netip.Addr{}, arp.Src
+		}
+		return s, true
+	}
+	ip, isIP := frame.Last("ip")
+	if icmp, ok := frame.Last("icmp"); ok && icmp.Dst.IsValid() {
+		s.Asks = icmp.Dst
+		if ip.Src == icmp.Dst {
+			s.Asks, s.Tells = netip.Addr{}, icmp.Dst
+		}
+		return s, true
+	}
+	if !isIP || ip.Proto != 0 && protos[ip.Proto] != f.Proto && !isTunnel(frame) {
+		return s, false
+	}
+	s.Size = ip.Size
+	switch {
+	case ip.Src == f.Src && ip.Dst == f.Dst, isTunnel(frame) && ip.Src == f.Outer[0] && ip.Dst == f.Outer[1]:
+		return s, true
+	case ip.Src == f.Dst && ip.Dst == f.Src, isTunnel(frame) && ip.Src == f.Outer[1] && ip.Dst == f.Outer[0]:
+		s.Back = true
+		return s, true
+	}
+	return s, false
+}
+
+// isTunnel reports whether the frame holds a packet that is encrypted.
+func isTunnel(f packet.Frame) bool {
+	_, wireguard := f.Last("wireguard")
+	ip, _ := f.Last("ip")
+	return wireguard || ip.Proto == protoESP
+}
+
+// protoESP is IPsec's (RFC 4303).
+const protoESP = 50
 
 // Drop is a place in the kernel that dropped packets.
 type Drop struct {

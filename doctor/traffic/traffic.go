@@ -77,14 +77,14 @@ func (w *run) collect() error {
 }
 
 func (w *run) look(at int, c packet.Captured) error {
-	s := c.Sighting()
+	s := c.Sighting(w.Places[at].Host)
 	back := w.isBack(s.Frame)
 	isEnd := w.Whole && (at == 0 || at == len(w.Places)-1)
 	switch {
 	case !back && !s.Frame.Between(w.Src, w.Dst):
 	case isEnd && s.Stray: // a pod does not take a frame that is for another MAC
 	default:
-		w.see(back, doctor.Sighting{Host: w.Places[at].Host, Dev: s.Dev, Out: s.Out, Packets: 1, Frame: s.Frame.Brief()})
+		w.see(back, doctor.Sighting{Point: s.Point, Packets: 1, Frame: s.Frame.Brief()})
 	}
 	return nil
 }
@@ -97,9 +97,7 @@ func (w *run) see(back bool, s doctor.Sighting) {
 	if back {
 		list = &w.traffic.Back
 	}
-	i := slices.IndexFunc(*list, func(o doctor.Sighting) bool {
-		return o.Host == s.Host && o.Dev == s.Dev && o.Out == s.Out
-	})
+	i := slices.IndexFunc(*list, func(o doctor.Sighting) bool { return o.Point == s.Point })
 	if i < 0 {
 		*list = append(*list, s)
 		return

@@ -50,9 +50,8 @@ func (w *Watch) record(match func(packet.Frame) bool) (r Record, err error) {
 		r.Unread = append(r.Unread, err.Error())
 	}
 	err = w.Frames(func(at int, c packet.Captured) error {
-		if s := c.Sighting(); match(s.Frame) {
-			p := w.places[at]
-			s.Host = p.Host
+		p := w.places[at]
+		if s := c.Sighting(p.Host); match(s.Frame) {
 			p.Frames = append(p.Frames, s)
 		}
 		return nil

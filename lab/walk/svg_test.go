@@ -22,7 +22,7 @@ func TestSVGIsOnePicture(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := Path{From: "a<b", To: "c", Steps: []Step{{packet.Sighting{Host: "h", Dev: "eth0", Out: true, Frame: packet.Decode(data)}, []Entry{{"route", "x & y"}}}}}
+	p := Path{From: "a<b", To: "c", Steps: []Step{{packet.Sighting{Point: packet.Point{Host: "h", Dev: "eth0", Out: true}, Frame: packet.Decode(data)}, []Entry{{"route", "x & y"}}}}}
 	var b strings.Builder
 	if err := p.WriteSVG(&b); err != nil {
 		t.Fatal(err)

@@ -75,7 +75,7 @@ var finding = doctor.Finding{ID: "route-missing", Title: "A route to a peer is m
 func (f *fake) Trace(_ context.Context, from, to string, how target.Tracing) (doctor.Trace, error) {
 	if how.Live {
 		return doctor.Trace{Src: from, Dst: to, Traffic: &doctor.Traffic{Seconds: 3, Ends: [2]string{from, to},
-			Forward: []doctor.Sighting{{Host: from, Dev: "eth0", Out: true, Packets: 15, Frame: hostile[0]}, {Host: "node1", Dev: "cni0", Packets: 15}},
+			Forward: []doctor.Sighting{{Point: packet.Point{Host: from, Dev: "eth0", Out: true}, Packets: 15, Frame: hostile[0]}, {Point: packet.Point{Host: "node1", Dev: "cni0"}, Packets: 15}},
 			Drops:   []locate.Drop{{Host: "node1", Dev: "cni0", Reason: "NETFILTER_DROP", Function: "nf_hook_slow", Packets: 15}}}}, nil
 	}
 	stop := doctor.Step{Node: "node1", Place: "route", Entry: "none for 10.0.3.2", Verdict: "no route to host", Fix: finding.Fix, Command: finding.Command}
@@ -95,11 +95,11 @@ func (f *fake) History(context.Context, time.Duration) (doctor.HistoryReport, er
 func (f *fake) Walk(_ context.Context, from, to string, _ bool) (walk.Path, error) {
 	frame := packet.Frame{Length: 98, Layers: []packet.Layer{{Kind: "eth", From: "02:00:00:00:00:01", To: "02:00:00:00:00:02"}, {Kind: "ip", From: "10.0.1.2", To: "10.0.2.2", Info: "ttl 64"}}}
 	p := walk.Path{From: from, To: to, Src: netip.MustParseAddr("10.0.1.2"), Dst: netip.MustParseAddr("10.0.2.2"), Arrived: to != f.pods[2].ID, Reply: "answered after 0.20 ms", Steps: []walk.Step{
-		{Sighting: packet.Sighting{Host: from, Dev: "eth0", Out: true, Frame: frame}, Entries: []walk.Entry{{Table: "route", Text: "default via 10.0.1.1"}}},
-		{Sighting: packet.Sighting{Host: "node1", Dev: "cni0", Frame: frame}, Entries: []walk.Entry{{Table: "route", Text: "10.0.2.0/24 via 10.0.2.0 dev flannel.1 onlink"}}},
+		{Sighting: packet.Sighting{Point: packet.Point{Host: from, Dev: "eth0", Out: true}, Frame: frame}, Entries: []walk.Entry{{Table: "route", Text: "default via 10.0.1.1"}}},
+		{Sighting: packet.Sighting{Point: packet.Point{Host: "node1", Dev: "cni0"}, Frame: frame}, Entries: []walk.Entry{{Table: "route", Text: "10.0.2.0/24 via 10.0.2.0 dev flannel.1 onlink"}}},
 	}}
 	if p.Arrived {
-		p.Steps = append(p.Steps, walk.Step{Sighting: packet.Sighting{Host: "node1", Dev: "flannel.1", Out: true, Frame: frame}}, walk.Step{Sighting: packet.Sighting{Host: to, Dev: "eth0", Frame: frame}})
+		p.Steps = append(p.Steps, walk.Step{Sighting: packet.Sighting{Point: packet.Point{Host: "node1", Dev: "flannel.1", Out: true}, Frame: frame}}, walk.Step{Sighting: packet.Sighting{Point: packet.Point{Host: to, Dev: "eth0"}, Frame: frame}})
 	}
 	return p, nil
 }

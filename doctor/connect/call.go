@@ -10,7 +10,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/net/dns/dnsmessage"
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/doctor/probe"
@@ -96,7 +95,7 @@ func (c call) ask(ctx context.Context, conn net.Conn) error {
 	question := []byte("twill\n")
 	if c.Kind == probe.DNS {
 		var err error
-		if question, err = dnsQuestion(); err != nil {
+		if question, err = probe.Question(); err != nil {
 			return err
 		}
 	}
@@ -110,14 +109,6 @@ func (c call) ask(ctx context.Context, conn net.Conn) error {
 	}
 	_, err := conn.Read(make([]byte, 1<<12))
 	return err
-}
-
-// dnsQuestion asks for the API's address, which every cluster's DNS knows; that it does not exist is an answer too.
-func dnsQuestion() ([]byte, error) {
-	m := dnsmessage.Message{Header: dnsmessage.Header{ID: 1, RecursionDesired: true},
-		Questions: []dnsmessage.Question{{Name: dnsmessage.MustNewName("kubernetes.default.svc.cluster.local."),
-			Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}}}
-	return m.Pack()
 }
 
 func outcomeOf(err error) (service.Outcome, string) {

@@ -88,14 +88,7 @@ func lastIP(f packet.Frame) int {
 	return last
 }
 
-func (s *seenAt) has(a netip.Addr) bool {
-	for _, own := range s.addrs {
-		if own == a {
-			return true
-		}
-	}
-	return false
-}
+func (s *seenAt) has(a netip.Addr) bool { return s.id.addrs[a] != "" }
 
 // reverse asks for the way back to the sender of a packet, as the reverse path filter does: as if it came in by the
 // device by which the packet leaves, or by lo if it stays here.

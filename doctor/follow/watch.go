@@ -3,8 +3,7 @@ package follow
 import (
 	"context"
 	"fmt"
-	"net"
-	"net/netip"
+	"maps"
 	"slices"
 
 	"github.com/vishvananda/netlink"
@@ -23,8 +22,7 @@ import (
 // seenAt is what was seen in one place, and what it has.
 type seenAt struct {
 	watch.View
-	macs  []string
-	addrs []netip.Addr
+	id    identity
 	veths map[string]veth
 
 	unusual []locate.Object
@@ -48,37 +46,16 @@ func (n Network) options(lost []probe.Result) watch.Options {
 // veth is one end of a virtual cable.
 type veth struct{ index, peer int }
 
-// devices notes the MACs, addresses and virtual cables of the namespace.
-func (s *seenAt) devices() error {
-	devices, err := net.Interfaces()
-	if err != nil {
-		return fmt.Errorf("list devices: %w", err)
-	}
+// cables returns the virtual cables of the calling thread's namespace, by their devices.
+func cables() (map[string]veth, error) {
 	links, err := rtnl.Retry("links", netlink.LinkList)
-	if err != nil {
-		return err
-	}
-	s.veths = map[string]veth{}
+	all := map[string]veth{}
 	for _, l := range links {
 		if a := l.Attrs(); l.Type() == "veth" {
-			s.veths[a.Name] = veth{a.Index, a.ParentIndex}
+			all[a.Name] = veth{a.Index, a.ParentIndex}
 		}
 	}
-	for _, d := range devices {
-		if len(d.HardwareAddr) > 0 {
-			s.macs = append(s.macs, d.HardwareAddr.String())
-		}
-		addrs, err := d.Addrs()
-		if err != nil {
-			return fmt.Errorf("list addresses of %s: %w", d.Name, err)
-		}
-		for _, a := range addrs {
-			if prefix, err := netip.ParsePrefix(a.String()); err == nil {
-				s.addrs = append(s.addrs, prefix.Addr())
-			}
-		}
-	}
-	return nil
+	return all, err
 }
 
 // look reads what the places have that packets were watched in. It returns what could not be read, too.
@@ -98,7 +75,10 @@ func (n Network) look(ctx context.Context, seen watch.Record) (all []*seenAt, un
 }
 
 func (s *seenAt) look(ctx context.Context, n Network) (err error) {
-	if err := s.devices(); err != nil {
+	if s.id, err = identityOf(s.Place); err != nil {
+		return err
+	}
+	if s.veths, err = cables(); err != nil {
 		return fmt.Errorf("look at %s: %w", s.Host, err)
 	}
 	all, unread := unusual.List(ctx)
@@ -125,7 +105,7 @@ func of(f locate.Flow, all []*seenAt) (hosts []locate.Host) {
 }
 
 func (s *seenAt) of(f locate.Flow) locate.Host {
-	h := locate.Host{Name: s.Host, Unusual: s.unusual, MACs: s.macs}
+	h := locate.Host{Name: s.Host, Unusual: s.unusual, MACs: slices.Sorted(maps.Keys(s.id.macs))}
 	for _, n := range s.neighs {
 		h.Neighbours = append(h.Neighbours, n.Object)
 	}

@@ -44,11 +44,15 @@ func Ask(ctx context.Context, k Kind, to netip.AddrPort) error {
 // apiName is a name that every cluster's DNS knows; that there is no such name is an answer too.
 var apiName = dnsmessage.MustNewName("kubernetes.default.svc.cluster.local.")
 
-// resolve asks a DNS server for the API's address.
-func resolve(ctx context.Context, server netip.AddrPort) error {
+// Question is a packet that asks a DNS server for the API's address.
+func Question() ([]byte, error) {
 	m := dnsmessage.Message{Header: dnsmessage.Header{ID: 1, RecursionDesired: true},
 		Questions: []dnsmessage.Question{{Name: apiName, Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}}}
-	question, err := m.Pack()
+	return m.Pack()
+}
+
+func resolve(ctx context.Context, server netip.AddrPort) error {
+	question, err := Question()
 	if err != nil {
 		return err
 	}

@@ -42,8 +42,8 @@ func (w *Watch) record(match func(packet.Frame) bool) (r Record, err error) {
 	if match == nil {
 		match = func(packet.Frame) bool { return true }
 	}
-	if w.unread != nil {
-		r.Unread = append(r.Unread, fmt.Sprintf("the kernel's reasons for dropping packets: %v", w.unread))
+	if w.noDrops != nil {
+		r.Unread = append(r.Unread, fmt.Sprintf("the kernel's reasons for dropping packets: %v", w.noDrops))
 	}
 	dropped, err := w.Drops()
 	if err != nil {

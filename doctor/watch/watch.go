@@ -40,9 +40,9 @@ type Options struct {
 
 // Watch is what watches.
 type Watch struct {
-	places []*place
-	drops  *drops.Watcher
-	unread error // why there are no drops
+	places  []*place
+	drops   *drops.Watcher
+	noDrops error // why drops are not watched
 }
 
 // place is a Place that is watched.
@@ -57,19 +57,20 @@ type place struct {
 // Start begins to watch. From then on nothing escapes it.
 func Start(o Options) (*Watch, error) {
 	w := &Watch{}
-	for _, p := range o.Places { // not at once: Here is the calling thread's
-		one := &place{View: View{Place: p}}
-		w.places = append(w.places, one)
-		if err := p.Do(func() error { return one.open(o) }); err != nil {
+	for _, p := range o.Places {
+		w.places = append(w.places, &place{View: View{Place: p}})
+	}
+	if len(o.Rules) > 0 { // first: it takes longest, and frames would wait meanwhile
+		w.each(func(p *place) { p.trace(o.Rules) })
+	}
+	for _, p := range w.places { // not at once: Here is the calling thread's
+		if err := p.Do(func() error { return p.open(o) }); err != nil {
 			w.Close()
 			return nil, fmt.Errorf("watch packets on %s: %w", p.Host, err)
 		}
 	}
-	if len(o.Rules) > 0 {
-		w.each(func(p *place) { p.trace(o.Rules) })
-	}
 	if o.Drops {
-		w.drops, w.unread = w.watchDrops(o.Between)
+		w.drops, w.noDrops = w.watchDrops(o.Between)
 	}
 	return w, nil
 }
@@ -126,7 +127,7 @@ func (w *Watch) Close() {
 }
 
 // NoDrops returns why drops are not watched, if that was asked for.
-func (w *Watch) NoDrops() error { return w.unread }
+func (w *Watch) NoDrops() error { return w.noDrops }
 
 // pollInterval is how long to wait for packets at a time.
 const pollInterval = 20 * time.Millisecond

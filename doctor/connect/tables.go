@@ -70,10 +70,7 @@ func flowsTo(to netip.AddrPort, proto string) (all []flow, err error) {
 
 var protocols = map[string]uint8{"TCP": unix.IPPROTO_TCP, "UDP": unix.IPPROTO_UDP}
 
-func tuple(ip net.IP, port uint16) netip.AddrPort {
-	a, _ := netip.AddrFromSlice(ip)
-	return netip.AddrPortFrom(a.Unmap(), port)
-}
+func tuple(ip net.IP, port uint16) netip.AddrPort { return netip.AddrPortFrom(rtnl.Addr(ip), port) }
 
 // find notes the endpoint that connection tracking has for a connection. On its way to another node it may have got
 // that node's address.
@@ -129,8 +126,8 @@ func listeners(proto string) (bound []netip.AddrPort, err error) {
 			return nil, err
 		}
 		for _, s := range sockets {
-			a, ok := netip.AddrFromSlice(s.ID.Source)
-			if b := netip.AddrPortFrom(a.Unmap(), s.ID.SourcePort); ok && s.State == state && !slices.Contains(bound, b) {
+			b := tuple(s.ID.Source, s.ID.SourcePort)
+			if s.State == state && b.Addr().IsValid() && !slices.Contains(bound, b) {
 				bound = append(bound, b)
 			}
 		}

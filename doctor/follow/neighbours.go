@@ -31,8 +31,8 @@ func neighbours() (all []neighbour, err error) {
 	}
 	entries, err := rtnl.Retry("neighbours", func() ([]netlink.Neigh, error) { return netlink.NeighList(0, 0) })
 	for _, e := range entries {
-		a, ok := netip.AddrFromSlice(e.IP)
-		if a = a.Unmap(); !ok || len(e.HardwareAddr) == 0 {
+		a := rtnl.Addr(e.IP)
+		if !a.IsValid() || len(e.HardwareAddr) == 0 {
 			continue
 		}
 		dev := names[e.LinkIndex]

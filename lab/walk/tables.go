@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/doctor/watch"
+	"github.com/twill-net/twill/netstate/rtnl"
 	"github.com/twill-net/twill/packet"
 )
 
@@ -95,15 +97,15 @@ func (t *tables) route(dst, src netip.Addr, in string) {
 		return
 	}
 	next := dst
-	if via, ok := netip.AddrFromSlice(r.Gw); ok {
-		next = via.Unmap()
+	if via := rtnl.Addr(r.Gw); via.IsValid() {
+		next = via
 	}
 	t.neighbour(next, out)
 }
 
 func routeText(r netlink.Route, dev string, dst netip.Addr) string {
 	text := "default"
-	if ones, _ := maskSize(r.Dst); ones > 0 {
+	if r.Dst != nil && rtnl.Prefix(r.Dst).Bits() > 0 {
 		text = r.Dst.String()
 	}
 	if r.Type == unix.RTN_LOCAL {
@@ -119,29 +121,20 @@ func routeText(r netlink.Route, dev string, dst netip.Addr) string {
 	return text
 }
 
-func maskSize(n *net.IPNet) (ones, bits int) {
-	if n == nil {
-		return 0, 0
-	}
-	return n.Mask.Size()
-}
-
 func (t *tables) neighbour(ip netip.Addr, dev netlink.Link) {
 	family := unix.AF_INET6
 	if ip.Is4() {
 		family = unix.AF_INET
 	}
-	list, err := t.nl.NeighList(dev.Attrs().Index, family)
-	if err == nil {
-		for _, n := range list {
-			if a, ok := netip.AddrFromSlice(n.IP); ok && a.Unmap() == ip && len(n.HardwareAddr) > 0 {
-				text := fmt.Sprintf("%s lladdr %s dev %s", ip, n.HardwareAddr, dev.Attrs().Name)
-				if n.State&unix.NUD_PERMANENT != 0 {
-					text += " permanent"
-				}
-				t.say("neighbour", "%s", text)
-				return
+	list, _ := t.nl.NeighList(dev.Attrs().Index, family)
+	for _, n := range list {
+		if rtnl.Addr(n.IP) == ip && len(n.HardwareAddr) > 0 {
+			text := fmt.Sprintf("%s lladdr %s dev %s", ip, n.HardwareAddr, dev.Attrs().Name)
+			if n.State&unix.NUD_PERMANENT != 0 {
+				text += " permanent"
 			}
+			t.say("neighbour", "%s", text)
+			return
 		}
 	}
 	t.say("neighbour", "none for %s on %s: the kernel has to ask", ip, dev.Attrs().Name)
@@ -150,10 +143,10 @@ func (t *tables) neighbour(ip netip.Addr, dev netlink.Link) {
 // fdb is the VXLAN device's entry for a MAC, and the way to the machine that it names.
 func (t *tables) fdb(dev netlink.Link, mac string) {
 	for _, n := range t.forwarding(dev) {
-		remote, ok := netip.AddrFromSlice(n.IP)
-		if n.LinkIndex == dev.Attrs().Index && n.HardwareAddr.String() == mac && ok {
-			t.say("fdb", "%s dev %s dst %s", mac, dev.Attrs().Name, remote.Unmap())
-			t.route(remote.Unmap(), netip.Addr{}, "")
+		remote := rtnl.Addr(n.IP)
+		if n.LinkIndex == dev.Attrs().Index && n.HardwareAddr.String() == mac && remote.IsValid() {
+			t.say("fdb", "%s dev %s dst %s", mac, dev.Attrs().Name, remote)
+			t.route(remote, netip.Addr{}, "")
 			return
 		}
 	}
@@ -193,15 +186,7 @@ func (t *tables) forwarding(dev netlink.Link) []netlink.Neigh {
 // mine reports whether an address is the host's own.
 func (t *tables) mine(a netip.Addr) bool {
 	addrs, err := t.nl.AddrList(nil, netlink.FAMILY_ALL)
-	if err != nil {
-		return false
-	}
-	for _, own := range addrs {
-		if got, ok := netip.AddrFromSlice(own.IP); ok && got.Unmap() == a {
-			return true
-		}
-	}
-	return false
+	return err == nil && slices.ContainsFunc(addrs, func(own netlink.Addr) bool { return rtnl.Addr(own.IP) == a })
 }
 
 // tunnel is the device that takes the wrapped frame: the one of its VNI and port.

@@ -143,10 +143,10 @@ func (h *here) places(f doctor.Facts, client netip.Addr) (connect.Places, error)
 	if pods[client].Do == nil && len(pods) > 0 {
 		client = slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)[0]
 	}
-	if site := pods[client]; site.Do != nil {
-		p.Client = connect.Client{Place: site, Node: f.Node, Addrs: []netip.Addr{client}}
+	if pod := pods[client]; pod.Do != nil {
+		p.Client = connect.Client{Place: pod, Node: f.Node, Addrs: []netip.Addr{client}}
 		for a, s := range pods {
-			if a != client && s.Host == site.Host {
+			if a != client && s.Host == pod.Host {
 				p.Client.Addrs = append(p.Client.Addrs, a)
 			}
 		}

@@ -55,7 +55,7 @@ func (p Places) To(ctx context.Context, t service.Target) (service.Observations,
 	var answers []answer
 	var tracked tracking
 	o := service.Observations{Sockets: map[netip.AddrPort]service.Socket{}}
-	seen, err := watch.While(watch.Options{Places: p.sites(t), Rules: p.pairs(t)}, func() error {
+	seen, err := watch.While(watch.Options{Places: p.watched(t), Rules: p.pairs(t)}, func() error {
 		if t.Service.Sticky > 0 { // the first connection decides for the others
 			answers = makeAll(ctx, calls[:1])
 			calls = calls[1:]
@@ -155,26 +155,19 @@ func hangUp(answers []answer) {
 	}
 }
 
-// sites returns the namespaces to watch, in the order in which packets meet them.
-func (p Places) sites(t service.Target) (all []watch.Place) {
-	add := func(s watch.Place) {
-		if s.Do != nil && !slices.ContainsFunc(all, func(o watch.Place) bool { return o.Host == s.Host }) {
-			all = append(all, s)
-		}
-	}
-	add(p.Client.Place)
-	add(p.Nodes[p.Client.Node].Place)
-	add(p.Nodes[t.Node].Place)
+// watched returns the namespaces to watch, in the order in which packets meet them.
+func (p Places) watched(t service.Target) []watch.Place {
+	all := []watch.Place{p.Client.Place, p.Nodes[p.Client.Node].Place, p.Nodes[t.Node].Place}
 	endpoints := slices.Clone(t.Endpoints)
 	slices.SortStableFunc(endpoints, func(a, b service.Endpoint) int { return cmp.Compare(rank(a, p), rank(b, p)) })
 	endpoints = endpoints[:min(maxWatched, len(endpoints))]
 	for _, e := range endpoints {
-		add(p.Nodes[e.Node].Place)
+		all = append(all, p.Nodes[e.Node].Place)
 	}
 	for _, e := range endpoints {
-		add(p.Pods[e.To.Addr()])
+		all = append(all, p.Pods[e.To.Addr()])
 	}
-	return all
+	return watch.Enterable(all)
 }
 
 // rank puts endpoints first that get connections and can be looked at.

@@ -97,17 +97,17 @@ func (p Places) sockets(o *service.Observations, t service.Try, proto string) {
 	if !e.IsValid() {
 		e = t.Wire
 	}
-	site := p.Pods[e.Addr()]
-	if _, done := o.Sockets[e]; done || !e.IsValid() || site.Do == nil {
+	pod := p.Pods[e.Addr()]
+	if _, done := o.Sockets[e]; done || !e.IsValid() || pod.Do == nil {
 		return
 	}
 	var s service.Socket
-	err := site.Do(func() (err error) {
+	err := pod.Do(func() (err error) {
 		s.Bound, err = listeners(proto)
 		return err
 	})
 	if err != nil {
-		o.Unread = append(o.Unread, unread(site.Host, "sockets", err))
+		o.Unread = append(o.Unread, unread(pod.Host, "sockets", err))
 		return
 	}
 	s.Known = true

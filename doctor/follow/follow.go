@@ -162,14 +162,10 @@ func (n Network) pod(host string) Pod {
 	return n.Pods[i]
 }
 
-// sites returns the namespaces on the paths of lost probes.
-func (n Network) sites(lost []probe.Result) (all []watch.Place) {
+// places returns the namespaces on the paths of lost probes that can be entered.
+func (n Network) places(lost []probe.Result) (all []watch.Place) {
 	for _, r := range lost {
-		for _, s := range n.Path(n.pod(r.From.Host), n.pod(r.To.Host)) {
-			if s.Do != nil && !slices.ContainsFunc(all, func(o watch.Place) bool { return o.Host == s.Host }) {
-				all = append(all, s)
-			}
-		}
+		all = append(all, n.Path(n.pod(r.From.Host), n.pod(r.To.Host))...)
 	}
-	return all
+	return watch.Enterable(all)
 }

@@ -14,10 +14,6 @@ import (
 
 var a, b = netip.MustParseAddr("10.244.1.2"), netip.MustParseAddr("10.244.2.2")
 
-func site(host string) watch.Place {
-	return watch.Place{Host: host, Do: func(do func() error) error { return do() }}
-}
-
 // TestChoose: lost probes of different pods are followed, and one of each pair.
 func TestChoose(t *testing.T) {
 	var lost []probe.Result
@@ -26,7 +22,7 @@ func TestChoose(t *testing.T) {
 		for j, to := range hosts {
 			for _, k := range probe.Kinds {
 				if i != j {
-					lost = append(lost, probe.Result{Err: errors.New("lost"), Try: probe.Try{From: site(from), To: site(to), Kind: k,
+					lost = append(lost, probe.Result{Err: errors.New("lost"), Try: probe.Try{From: watch.Here(from), To: watch.Here(to), Kind: k,
 						Src: netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), Dst: netip.AddrFrom4([4]byte{10, 0, 0, byte(j)})}})
 				}
 			}
@@ -50,7 +46,7 @@ func TestChoose(t *testing.T) {
 
 // TestTries: what cannot be entered sends nothing, and gets what its kernel answers.
 func TestTries(t *testing.T) {
-	n := Network{Pods: []Pod{{Place: site("p1"), Addrs: []netip.Addr{a}}, {Place: watch.Place{Host: "node2"}, Addrs: []netip.Addr{b, netip.MustParseAddr("fd00::1")}}}}
+	n := Network{Pods: []Pod{{Place: watch.Here("p1"), Addrs: []netip.Addr{a}}, {Place: watch.Place{Host: "node2"}, Addrs: []netip.Addr{b, netip.MustParseAddr("fd00::1")}}}}
 	tries := n.tries()
 	if len(tries) != 2 || tries[0].Kind != probe.ICMP || tries[1].Kind != probe.ICMPFull || tries[0].Dst != b {
 		t.Errorf("got %v", tries)
@@ -60,7 +56,7 @@ func TestTries(t *testing.T) {
 // TestShared: what all pods have is how pods are, and what one has stays.
 func TestShared(t *testing.T) {
 	at := func(host string, texts ...string) *seenAt {
-		s := &seenAt{View: watch.View{Place: site(host)}}
+		s := &seenAt{View: watch.View{Place: watch.Here(host)}}
 		for _, text := range texts {
 			s.unusual = append(s.unusual, locate.Object{Kind: locate.Sysctl, Part: strings.Fields(text)[0], Value: strings.Fields(text)[2], Text: text})
 		}
@@ -81,9 +77,9 @@ func TestShared(t *testing.T) {
 
 // TestMistaken: an address that a pod lacks, one that another host has, and a MAC of two pods.
 func TestMistaken(t *testing.T) {
-	n := Network{Pods: []Pod{{Place: site("p1"), Node: "n", Addrs: []netip.Addr{a}}, {Place: site("p2"), Node: "n", Addrs: []netip.Addr{b}}}}
+	n := Network{Pods: []Pod{{Place: watch.Here("p1"), Node: "n", Addrs: []netip.Addr{a}}, {Place: watch.Here("p2"), Node: "n", Addrs: []netip.Addr{b}}}}
 	id := func(host string, mac string, addrs ...netip.Addr) identity {
-		i := identity{Place: site(host), addrs: map[netip.Addr]string{}, bits: map[netip.Addr]int{}, macs: map[string]string{mac: "eth0"}}
+		i := identity{Place: watch.Here(host), addrs: map[netip.Addr]string{}, bits: map[netip.Addr]int{}, macs: map[string]string{mac: "eth0"}}
 		for _, a := range addrs {
 			i.addrs[a], i.bits[a] = "eth0", 24
 		}
@@ -128,11 +124,11 @@ func TestMistaken(t *testing.T) {
 func TestChanged(t *testing.T) {
 	const is, was, others = "02:00:00:00:00:09", "02:00:00:00:00:01", "02:00:00:00:00:02"
 	at := func(host string, addr netip.Addr, mac string) identity {
-		return identity{Place: site(host), addrs: map[netip.Addr]string{addr: "eth1"}, macs: map[string]string{mac: "eth1"}}
+		return identity{Place: watch.Here(host), addrs: map[netip.Addr]string{addr: "eth1"}, macs: map[string]string{mac: "eth1"}}
 	}
 	entry := func(host, mac string, learnt bool) *seenAt {
 		e := neighbour{locate.Object{Kind: locate.Neighbour, About: netip.PrefixFrom(a, 32)}, a, mac, learnt}
-		return &seenAt{View: watch.View{Place: site(host)}, neighs: []neighbour{e}}
+		return &seenAt{View: watch.View{Place: watch.Here(host)}, neighs: []neighbour{e}}
 	}
 	given := netstate.BridgeMAC(a).String()
 	for name, test := range map[string]struct {
@@ -147,7 +143,7 @@ func TestChanged(t *testing.T) {
 		"a pod's own":         {given, []*seenAt{entry("n2", was, true), entry("n3", was, true)}, false},
 		"old":                 {is, []*seenAt{entry("n2", was, true), entry("n3", was, true)}, true},
 	} {
-		n, found := Network{Pods: []Pod{{Place: site("n1"), Addrs: []netip.Addr{a}}}}, map[string][]locate.Object{}
+		n, found := Network{Pods: []Pod{{Place: watch.Here("n1"), Addrs: []netip.Addr{a}}}}, map[string][]locate.Object{}
 		n.changed(found, []identity{at("n1", a, test.mac), at("n2", b, others)}, test.hosts)
 		if len(found["n1"]) > 0 != test.found || len(found["n2"]) > 0 {
 			t.Errorf("%s: got %v", name, found)

@@ -37,18 +37,15 @@ func (id identity) only() string {
 
 // identify reads the addresses and MACs of all pods and of the namespaces between them.
 func (n Network) identify() ([]identity, error) {
-	var sites []watch.Place
+	var places []watch.Place
 	for _, p := range n.Pods {
-		for _, s := range n.Path(n.Pods[0], p) {
-			if s.Do != nil && !slices.ContainsFunc(sites, func(o watch.Place) bool { return o.Host == s.Host }) {
-				sites = append(sites, s)
-			}
-		}
+		places = append(places, n.Path(n.Pods[0], p)...)
 	}
-	all := make([]identity, len(sites))
+	places = watch.Enterable(places)
+	all := make([]identity, len(places))
 	var group errgroup.Group
-	for i, s := range sites {
-		group.Go(func() error { return s.Do(func() (err error) { all[i], err = identityOf(s); return err }) })
+	for i, p := range places {
+		group.Go(func() error { return p.Do(func() (err error) { all[i], err = identityOf(p); return err }) })
 	}
 	return all, group.Wait()
 }

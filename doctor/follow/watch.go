@@ -32,7 +32,7 @@ type seenAt struct {
 
 // options are what is watched to follow lost probes.
 func (n Network) options(lost []probe.Result) watch.Options {
-	o := watch.Options{Places: n.sites(lost), Drops: true}
+	o := watch.Options{Places: n.places(lost), Drops: true}
 	for _, r := range lost {
 		f := n.flow(r)
 		o.Rules = append(o.Rules, ruletrace.Pair{A: f.Src, B: f.Dst})

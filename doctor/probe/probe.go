@@ -44,7 +44,7 @@ func (k Kind) Proto() string {
 	return "udp"
 }
 
-// Try is one exchange of packets between two sites.
+// Try is one exchange of packets between two places.
 type Try struct {
 	From, To watch.Place
 	Src, Dst netip.Addr
@@ -62,7 +62,7 @@ func (t Try) local() net.IP {
 	return t.Src.AsSlice()
 }
 
-// Source returns the address that a site sends from to another address, which its kernel chooses. No packet is sent.
+// Source returns the address that a place sends from to another address, which its kernel chooses. No packet is sent.
 func Source(from watch.Place, dst netip.Addr) (src netip.Addr, err error) {
 	var conn *net.UDPConn
 	err = from.Do(func() (err error) {

@@ -5,6 +5,7 @@ package watch
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -22,6 +23,16 @@ type Place struct {
 
 // Here returns the namespace of the calling thread. Rules are watched there only if all threads are in it.
 func Here(host string) Place { return Place{host, func(f func() error) error { return f() }} }
+
+// Enterable returns the places that can be entered, each once.
+func Enterable(all []Place) (some []Place) {
+	for _, p := range all {
+		if p.Do != nil && !slices.ContainsFunc(some, func(o Place) bool { return o.Host == p.Host }) {
+			some = append(some, p)
+		}
+	}
+	return some
+}
 
 // Options say what is watched.
 type Options struct {

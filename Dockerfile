@@ -1,6 +1,6 @@
 # The image of the DaemonSet: the agent, the tool for people, the CNI plugins that the conflist names, iptables in both
-# flavours for hosts whose rules live there, nft, by which the doctor reads everybody's rules, and the certificates that
-# the clouds' APIs are judged by. There is no shell and no package manager in it. tools/release makes the images of a release
+# flavours for hosts whose rules live there, nft, by which the doctor prints the rules that packets met, and the certificates
+# that the clouds' APIs are judged by. There is no shell and no package manager in it. tools/release makes the images of a release
 # without this file, of the same packages.
 ARG BASE=debian:bookworm-slim
 ARG BUILDER=golang:1.26-bookworm

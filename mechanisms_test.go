@@ -33,8 +33,8 @@ var mechanisms = []struct {
 	{"code an address", []string{"unix.IFA_LOCAL"}, []string{"netstate/kernel", "netstate/rtnl", "plugin/wire"}},
 	{"split a rule of iptables", []string{"savedrule.Parse", "savedrule.Words"}, []string{"doctor/rules", "doctor/ruletrace", "netstate/firewall",
 		"plugin/delegate"}},
-	{"code nftables' rules", []string{"github.com/google/nftables/expr"}, []string{"doctor/ruletrace", "lab/fabric", "netstate/filter",
-		"netstate/firewall", "netstate/nfnl"}},
+	{"code nftables' rules", []string{"github.com/google/nftables/expr"}, []string{"doctor/rules/nft", "doctor/ruletrace", "lab/fabric",
+		"netstate/filter", "netstate/firewall", "netstate/nfnl"}},
 	{"begin to speak to the API server", []string{"rest.HTTPClientFor", "metadata.NewForConfigAndClient"}, []string{"internal/kubeclient"}},
 }
 

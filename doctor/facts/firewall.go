@@ -6,50 +6,30 @@ import (
 	"slices"
 
 	"github.com/twill-net/twill/doctor/rules"
+	"github.com/twill-net/twill/doctor/rules/nft"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/netstate/firewall"
-	"github.com/twill-net/twill/netstate/nfnl"
 )
 
 // chains reads all firewall rules of this namespace but Twill's, and those of network policies: those of iptables, and
-// nft's other chains. The kernel says whose chains there are, and only programs that would show some are started. unread
-// names what was not read.
+// nftables' other chains, of which the kernel says whose they are. Only the programs of iptables are started, if it has rules.
+// unread names what was not read.
 func chains(withIPv6 bool) (all []rules.Chain, unread []string) {
-	there, err := present()
+	there, err := nft.List()
+	saved := true
+	if err != nil || hasLegacy() || slices.ContainsFunc(there, isIPTables) {
+		all, unread = saves(withIPv6)
+		saved = len(unread) == 0
+	}
+	if err == nil {
+		var others []rules.Chain
+		others, err = nft.Read(func(c rules.Chain) bool { return !isOurs(c) && (!saved || !isIPTables(c)) })
+		all = append(all, others...)
+	}
 	if err != nil {
 		unread = append(unread, "the chains of nf_tables: "+err.Error())
 	}
-	saved := true
-	if err != nil || hasLegacy() || slices.ContainsFunc(there, isIPTables) {
-		var failed []string
-		all, failed = saves(withIPv6)
-		saved, unread = len(failed) == 0, append(unread, failed...)
-	}
-	asked := map[[2]string]bool{}
-	isOther := func(c rules.Chain) bool { return !isOurs(c) && (!saved || !isIPTables(c)) }
-	for _, c := range there {
-		if table := [2]string{c.Family, c.Table}; isOther(c) && !asked[table] {
-			asked[table] = true
-			native, err := list(c.Family, c.Table)
-			if err != nil && !slices.Contains(unread, err.Error()) {
-				unread = append(unread, err.Error())
-			}
-			all = append(all, slices.DeleteFunc(native, func(c rules.Chain) bool { return !isOther(c) })...)
-		}
-	}
 	return all, unread
-}
-
-// list reads a table with nft.
-func list(family, table string) ([]rules.Chain, error) {
-	if !nfnl.IsWord(table) {
-		return nil, fmt.Errorf("nft: it cannot name the table %q", table)
-	}
-	out, err := exec.Command("nft", "-j", "list", "table", family, table).Output()
-	if err != nil {
-		return nil, fmt.Errorf("nft: %w", err)
-	}
-	return rules.ParseNFT(out)
 }
 
 // saves reads the rules of iptables. unread are the programs that are not installed, or failed.
@@ -77,15 +57,6 @@ func isIPTables(c rules.Chain) bool {
 // isOurs reports whether a chain is compared object by object.
 func isOurs(c rules.Chain) bool {
 	return c.Table == netstate.FilterTable || firewall.IsOurs(c.Family, c.Table, c.Name)
-}
-
-// present returns nft's chains by their names.
-func present() (all []rules.Chain, err error) {
-	names, err := firewall.ChainNames()
-	for _, n := range names {
-		all = append(all, rules.Chain{Family: n.Family, Table: n.Table, Name: n.Name})
-	}
-	return all, err
 }
 
 // hasLegacy reports whether the kernel has tables of the older iptables.

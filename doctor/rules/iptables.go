@@ -43,7 +43,7 @@ var options = map[string]func(r *Rule, value string, not bool) bool{
 	"-d":      func(r *Rule, value string, not bool) bool { r.Dst = match(value, not); return true },
 	"-i":      func(r *Rule, value string, not bool) bool { r.In = DevMatch{value, not}; return true },
 	"-o":      func(r *Rule, value string, not bool) bool { r.Out = DevMatch{value, not}; return true },
-	"-p":      func(r *Rule, value string, not bool) bool { r.Proto = value; return !not },
+	"-p":      func(r *Rule, value string, not bool) bool { r.Proto = Protocol(value); return !not },
 	"-j":      func(r *Rule, value string, _ bool) bool { setTarget(r, value, Jump); return true },
 	"-g":      func(r *Rule, value string, _ bool) bool { setTarget(r, value, Goto); return true },
 	"--state": setState, "--ctstate": setState,

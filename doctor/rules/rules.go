@@ -1,4 +1,5 @@
-// Package rules decides what a machine's firewall rules do with a packet, from the output of iptables-save and nft.
+// Package rules decides what a machine's firewall rules do with a packet. It is pure. Rules are of the output of iptables-save, or
+// of nf_tables, which doctor/rules/nft reads.
 package rules
 
 import (
@@ -36,6 +37,7 @@ const (
 
 // Rule is one rule. The zero value of a condition matches every packet.
 type Rule struct {
+	Family    string // ip, ip6; empty: both, if its chain is of both
 	Src, Dst  Match
 	In, Out   DevMatch
 	Proto     string
@@ -45,6 +47,7 @@ type Rule struct {
 	UnknownIf string // a condition that is not understood: the rule is taken not to match
 	Verdict   Verdict
 	Target    string // of Jump and Goto
+	Comment   string
 	Text      string
 	Delete    string // the command that deletes the rule, empty if it is not known
 }
@@ -125,6 +128,17 @@ type Packet struct {
 	DPort    int
 }
 
+// Protocol returns the name of a protocol, of which iptables and nft take the number's, or what /etc/protocols calls it.
+func Protocol(text string) string {
+	if name, ok := protocols[text]; ok {
+		return name
+	}
+	return text
+}
+
+var protocols = map[string]string{"1": "icmp", "4": "ipip", "ipencap": "ipip", "6": "tcp", "17": "udp", "41": "ipv6", "50": "esp",
+	"58": "ipv6-icmp", "132": "sctp"}
+
 // conntrack is the priority of the kernel's connection tracking (NF_IP_PRI_CONNTRACK).
 const conntrack = -200
 
@@ -143,7 +157,7 @@ func (c Chain) state() string {
 
 func (r Rule) matches(t trial) bool {
 	p := t.packet
-	return r.UnknownIf == "" && r.State.holds(t.state) && r.DstType.holds(t.hook) && r.Src.holds(p.Src) && r.Dst.holds(p.Dst) &&
+	return r.UnknownIf == "" && (r.Family == "" || r.Family == familyOf(p.Src)) && r.State.holds(t.state) && r.DstType.holds(t.hook) && r.Src.holds(p.Src) && r.Dst.holds(p.Dst) &&
 		r.In.holds(p.In) && r.Out.holds(p.Out) && (r.Proto == "" || r.Proto == p.Proto) && r.DPorts.holds(p.DPort)
 }
 
@@ -174,10 +188,7 @@ func (c Chain) String() string { return c.Family + " " + c.Table + " " + c.Name 
 // Decide runs a packet through the chains of a hook in the order of their priorities. It returns the first decision
 // that ends or alters the packet, else Accept.
 func Decide(chains []Chain, hook string, p Packet) Decision {
-	family := "ip"
-	if p.Src.Is6() {
-		family = "ip6"
-	}
+	family := familyOf(p.Src)
 	var hooked []*Chain
 	for i := range chains {
 		if c := &chains[i]; c.Hook == hook && (c.Family == family || c.Family == "inet") {
@@ -195,6 +206,14 @@ func Decide(chains []Chain, hook string, p Packet) Decision {
 		}
 	}
 	return Decision{Verdict: Accept}
+}
+
+// familyOf returns the family of an address as nft names it.
+func familyOf(a netip.Addr) string {
+	if a.Is6() {
+		return "ip6"
+	}
+	return "ip"
 }
 
 // maxDepth bounds jumps, as the kernel does.

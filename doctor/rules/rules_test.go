@@ -1,7 +1,6 @@
 package rules
 
 import (
-	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -141,68 +140,26 @@ func TestDeleteIsOneRule(t *testing.T) {
 	}
 }
 
-func TestParseNFT(t *testing.T) {
-	all, err := ParseNFT([]byte(`{"nftables": [{"metainfo": {}}, {"table": {"family": "inet", "name": "fw", "handle": 1}},
-{"chain": {"family": "inet", "table": "fw", "name": "f", "handle": 2, "type": "filter", "hook": "forward", "prio": 10, "policy": "drop"}},
-{"rule": {"family": "inet", "table": "fw", "chain": "f", "handle": 3, "expr": [
- {"match": {"op": "==", "left": {"payload": {"protocol": "ip", "field": "saddr"}}, "right": {"prefix": {"addr": "10.244.0.0", "len": 16}}}},
- {"match": {"op": "==", "left": {"payload": {"protocol": "udp", "field": "dport"}}, "right": 8472}}, {"counter": {"packets": 0, "bytes": 0}}, {"drop": null}]}},
-{"rule": {"family": "inet", "table": "fw", "chain": "f", "handle": 4, "expr": [
- {"match": {"op": "!=", "left": {"meta": {"key": "iifname"}}, "right": "cni0"}}, {"jump": {"target": "x"}}]}},
-{"rule": {"family": "inet", "table": "fw", "chain": "f", "handle": 5, "expr": [
- {"match": {"op": "in", "left": {"ct": {"key": "state"}}, "right": ["established", "related"]}}, {"accept": null}]}}]}`))
-	if err != nil || len(all) != 1 || len(all[0].Rules) != 3 || all[0].Hook != "forward" || all[0].Priority != 10 || all[0].Policy != "drop" {
-		t.Fatalf("%v: %+v", err, all)
-	}
-	rules := all[0].Rules
-	if r := rules[0]; r.Verdict != "drop" || r.DPorts.String() != "8472" || r.Proto != "udp" || r.Src.Prefixes[0].String() != "10.244.0.0/16" || r.UnknownIf != "" {
-		t.Errorf("the drop: %+v", r)
-	}
-	if r := rules[1]; r.Verdict != "jump" || r.Target != "x" || !r.In.Not {
-		t.Errorf("the jump: %+v", r)
-	}
-	if r := rules[2]; r.UnknownIf != "" || r.matches(trial{state: "new"}) || !r.matches(trial{state: "established"}) {
-		t.Errorf("a new connection is not established: %+v", r)
-	}
-	if _, err := ParseNFT([]byte(`{`)); err == nil {
-		t.Error("half a document is read")
-	}
-}
-
-// TestHostFirewalls: what firewalls let in is not taken for stopped: ufw's rules ask whether an address is local and name
-// several ports at once, and nftables has ranges and sets of them.
-func TestHostFirewalls(t *testing.T) {
+// TestUFW: what ufw lets in is not taken for stopped: its rules ask whether an address is local and name several ports at once.
+func TestUFW(t *testing.T) {
 	ufw, err := os.ReadFile("../../test/guest/testdata/ufw.v4")
 	if err != nil {
 		t.Fatal(err)
 	}
-	const head = `{"nftables": [
-{"chain": {"family": "ip", "table": "t", "name": "in", "handle": 1, "type": "filter", "hook": "input", "prio": 0, "policy": "drop"}},
-{"rule": {"family": "ip", "table": "t", "chain": "in", "handle": 2, "expr": [{"match": {"op": "==", "left": `
-	const ports = head + `{"payload": {"protocol": "udp", "field": "dport"}}, "right": %s}}, {"accept": null}]}}]}`
-	const local = head + `{"fib": {"result": "type", "flags": ["daddr"]}}, "right": "%s"}}, {"accept": null}]}}]}`
-	nft := func(format, right string) []Chain {
-		all, err := ParseNFT(fmt.Appendf(nil, format, right))
-		if err != nil {
-			t.Fatal(err)
+	for port, want := range map[int]Verdict{8472: Accept, 51821: Accept, 8473: Drop} {
+		p := Packet{Src: addr("192.0.2.2"), Dst: addr("192.0.2.1"), In: "eth0", Proto: "udp", DPort: port}
+		if d := Decide(ParseSave("ip", string(ufw)), "input", p); d.Verdict != want {
+			t.Errorf("port %d: %s by %s, want %s", port, d.Verdict, d.By(), want)
 		}
-		return all
 	}
-	for _, c := range []struct {
-		name   string
-		chains []Chain
-		dport  int
-		want   Verdict
-	}{
-		{"ufw, a port", ParseSave("ip", string(ufw)), 8472, Accept}, {"ufw, several", ParseSave("ip", string(ufw)), 51821, Accept},
-		{"ufw, another", ParseSave("ip", string(ufw)), 8473, Drop},
-		{"a range", nft(ports, `{"range": [51820, 51821]}`), 51821, Accept}, {"after it", nft(ports, `{"range": [51820, 51821]}`), 51822, Drop},
-		{"a set", nft(ports, `{"set": [53, {"range": [8470, 8480]}]}`), 8472, Accept}, {"beside it", nft(ports, `{"set": [53, 8471]}`), 8472, Drop},
-		{"local", nft(local, "local"), 8472, Accept}, {"multicast", nft(local, "multicast"), 8472, Drop},
-	} {
-		p := Packet{Src: addr("192.0.2.2"), Dst: addr("192.0.2.1"), In: "eth0", Proto: "udp", DPort: c.dport}
-		if d := Decide(c.chains, "input", p); d.Verdict != c.want {
-			t.Errorf("%s: %s by %s, want %s", c.name, d.Verdict, d.By(), c.want)
+}
+
+// TestProtocolNames: a protocol has one name, whatever /etc/protocols calls it and if there is no such file.
+func TestProtocolNames(t *testing.T) {
+	for name, proto := range map[string]string{"ipencap": "ipip", "4": "ipip", "ipv6": "ipv6", "41": "ipv6", "udp": "udp", "17": "udp"} {
+		all := ParseSave("ip", "*filter\n:INPUT ACCEPT [0:0]\n-A INPUT -p "+name+" -j DROP\nCOMMIT\n")
+		if d := Decide(all, "input", Packet{Src: addr("192.0.2.2"), Proto: proto}); d.Verdict != Drop {
+			t.Errorf("%s: the rule lets %s pass", name, proto)
 		}
 	}
 }
@@ -218,22 +175,9 @@ func TestUnmarked(t *testing.T) {
 -A KUBE-POSTROUTING -m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE --random-fully
 COMMIT
 `)
-	nft, err := ParseNFT([]byte(`{"nftables": [
-{"chain": {"family": "ip", "table": "kube-proxy", "name": "nat-postrouting", "type": "nat", "hook": "postrouting", "prio": 100, "policy": "accept"}},
-{"chain": {"family": "ip", "table": "kube-proxy", "name": "masquerading"}},
-{"rule": {"family": "ip", "table": "kube-proxy", "chain": "nat-postrouting", "expr": [{"jump": {"target": "masquerading"}}]}},
-{"rule": {"family": "ip", "table": "kube-proxy", "chain": "masquerading", "expr": [
- {"match": {"op": "==", "left": {"&": [{"meta": {"key": "mark"}}, 16384]}, "right": 0}}, {"return": null}]}},
-{"rule": {"family": "ip", "table": "kube-proxy", "chain": "masquerading", "expr": [
- {"mangle": {"key": {"meta": {"key": "mark"}}, "value": 0}}, {"masquerade": {"flags": "fully-random"}}]}}]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
 	p := Packet{Src: addr("10.244.0.2"), Dst: addr("10.244.1.2"), Proto: "tcp", DPort: 80}
-	for name, chains := range map[string][]Chain{"iptables": all, "nft": nft} {
-		if d := Decide(chains, "postrouting", p); d.Verdict != "accept" {
-			t.Errorf("%s: %+v", name, d)
-		}
+	if d := Decide(all, "postrouting", p); d.Verdict != "accept" {
+		t.Errorf("got %+v", d)
 	}
 }
 
@@ -241,13 +185,4 @@ func FuzzParseSave(f *testing.F) {
 	f.Add(saved)
 	f.Add("-A FORWARD\n*x\n:y\n-A y")
 	f.Fuzz(func(t *testing.T, text string) { ParseSave("ip", text) })
-}
-
-func FuzzParseNFT(f *testing.F) {
-	f.Add([]byte(`{"nftables":[{"chain":{"name":"a"}},{"rule":{"chain":"a","expr":[{"match":{"op":"==","left":{},"right":1}}]}}]}`))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		if all, err := ParseNFT(data); err == nil {
-			Decide(all, "forward", Packet{})
-		}
-	})
 }

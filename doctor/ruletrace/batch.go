@@ -15,6 +15,8 @@ import (
 	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/netstate/nfnl"
 )
 
 // What golang.org/x/sys does not have.
@@ -45,7 +47,7 @@ func (t *tables) chains(table *nftables.Table, h hook, devices []string) error {
 		err = t.nft.Flush()
 	}
 	if err != nil {
-		return fmt.Errorf("trace the family %s at %s: %w", familyName(byte(table.Family)), h.name, err)
+		return fmt.Errorf("trace the family %s at %s: %w", nfnl.FamilyName(table.Family), h.name, err)
 	}
 	return nil
 }
@@ -141,5 +143,5 @@ func (t *tables) send(messages ...netlink.Message) error {
 	return errors.Join(append(errs, t.conn.SetReadDeadline(time.Time{}))...)
 }
 
-// isOurs reports whether a table is of a Tracer, this one or another.
-func (p place) isOurs() bool { return strings.HasPrefix(p.table, tableName) }
+// isOurs reports whether the event is of a table of a Tracer, this one or another.
+func (e event) isOurs() bool { return strings.HasPrefix(e.Table, tableName) }

@@ -3,7 +3,6 @@ package ruletrace
 import (
 	"cmp"
 	"encoding/binary"
-	"fmt"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -155,13 +154,4 @@ func number(b []byte) uint32 {
 		return 0
 	}
 	return binary.BigEndian.Uint32(b)
-}
-
-// parseRule reads the payload of an NFT_MSG_NEWRULE.
-func parseRule(data []byte) (rule, error) {
-	r, err := nfnl.ParseRule(data)
-	if err != nil {
-		return rule{}, fmt.Errorf("decode a rule: %w", err)
-	}
-	return rule{r.Handle, effectOf(r.Exprs)}, nil
 }

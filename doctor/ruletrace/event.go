@@ -6,19 +6,17 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
-)
 
-// place is a chain of nf_tables.
-type place struct {
-	family       byte
-	table, chain string
-}
+	"github.com/twill-net/twill/netstate/nfnl"
+)
 
 // event is one message of nf_tables' trace (NFTA_TRACE_ in linux/netfilter/nf_tables.h).
 type event struct {
-	place
+	nfnl.Place
+
 	id      uint32 // of the packet, for as long as the kernel has it
 	kind    uint32 // NFT_TRACETYPE_
 	handle  uint64 // of the rule; 0: none
@@ -91,7 +89,7 @@ func decode(data []byte) (event, error) {
 	if len(data) < 4 {
 		return event{}, fmt.Errorf("decode a trace message of %d bytes: want at least 4", len(data))
 	}
-	e := event{place: place{family: data[0]}, verdict: verdictContinue}
+	e := event{Place: nfnl.Place{Family: nftables.TableFamily(data[0])}, verdict: verdictContinue}
 	ad, err := netlink.NewAttributeDecoder(data[4:])
 	if err != nil {
 		return event{}, fmt.Errorf("decode a trace message: %w", err)
@@ -103,7 +101,7 @@ func decode(data []byte) (event, error) {
 	if err := ad.Err(); err != nil {
 		return event{}, fmt.Errorf("decode a trace message: %w", err)
 	}
-	if e.table == "" || e.chain == "" {
+	if e.Table == "" || e.Chain == "" {
 		return event{}, errors.New("decode a trace message: it names no chain")
 	}
 	return e, nil
@@ -112,9 +110,9 @@ func decode(data []byte) (event, error) {
 func (e *event) attribute(ad *netlink.AttributeDecoder) {
 	switch ad.Type() {
 	case unix.NFTA_TRACE_TABLE:
-		e.table = ad.String()
+		e.Table = ad.String()
 	case unix.NFTA_TRACE_CHAIN:
-		e.chain = ad.String()
+		e.Chain = ad.String()
 	case unix.NFTA_TRACE_RULE_HANDLE:
 		e.handle = ad.Uint64()
 	case unix.NFTA_TRACE_TYPE:

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/netstate/nfnl"
 )
 
 // captured are messages of Linux 6.18.
@@ -24,7 +26,7 @@ var captured = []struct {
 			"0000031400050008000100fffffffd060002007800000008000e000000000708000a000000000206000b000001000008000c0000000004" +
 			"06000d000001000018000800450000244ab740004001dc1b0a0100020a020002140009000800447cb3830000000000000000000012000700" +
 			"aa62705bd7ed66f5d5e5f2b708000000",
-		want: event{place: place{unix.NFPROTO_INET, "fw", "forward"}, id: 0xca8c0c4a, kind: unix.NFT_TRACETYPE_RULE, handle: 3,
+		want: event{Place: nfnl.Place{Family: unix.NFPROTO_INET, Table: "fw", Chain: "forward"}, id: 0xca8c0c4a, kind: unix.NFT_TRACETYPE_RULE, handle: 3,
 			verdict: verdictJump, target: "x", mark: 7},
 		src: "10.1.0.2", dst: "10.2.0.2", proto: 1, in: 2, out: 4, ether: "aa:62:70:5b:d7:ed",
 	},
@@ -32,7 +34,7 @@ var captured = []struct {
 		name: "the rule that it jumps to",
 		bytes: "0100000008000f0000000002080004000000000308000600ca8c0c4a060002007800000007000100667700000c0003000000000000000004" +
 			"0c000500080001000000000008000e0000000007",
-		want: event{place: place{unix.NFPROTO_INET, "fw", "x"}, id: 0xca8c0c4a, kind: unix.NFT_TRACETYPE_RULE, handle: 4,
+		want: event{Place: nfnl.Place{Family: unix.NFPROTO_INET, Table: "fw", Chain: "x"}, id: 0xca8c0c4a, kind: unix.NFT_TRACETYPE_RULE, handle: 4,
 			verdict: verdictDrop, mark: 7},
 	},
 	{
@@ -40,14 +42,14 @@ var captured = []struct {
 		bytes: "0700000008000f000000000708000400000000030800060060b898db0c000200666f72776172640007000100667700000c0005000800010" +
 			"0ffffffff08000a000000000306000b000001000008000c000000000506000d00000100002000080000010800060400" +
 			"0166f5d5e5f2b70a0100020000000000000a01000312000700ffffffffffff66f5d5e5f2b708060000",
-		want: event{place: place{unix.NFPROTO_BRIDGE, "fw", "forward"}, id: 0x60b898db, kind: unix.NFT_TRACETYPE_RULE,
+		want: event{Place: nfnl.Place{Family: unix.NFPROTO_BRIDGE, Table: "fw", Chain: "forward"}, id: 0x60b898db, kind: unix.NFT_TRACETYPE_RULE,
 			verdict: verdictContinue},
 		src: "10.1.0.2", dst: "10.1.0.3", in: 3, out: 5, ether: "ff:ff:ff:ff:ff:ff",
 	},
 	{
 		name:  "the policy of that chain",
 		bytes: "0700000008000f000000000708000400000000010800060060b898db0c000200666f72776172640007000100667700000800100000000000",
-		want: event{place: place{unix.NFPROTO_BRIDGE, "fw", "forward"}, id: 0x60b898db, kind: unix.NFT_TRACETYPE_POLICY,
+		want: event{Place: nfnl.Place{Family: unix.NFPROTO_BRIDGE, Table: "fw", Chain: "forward"}, id: 0x60b898db, kind: unix.NFT_TRACETYPE_POLICY,
 			verdict: verdictDrop},
 	},
 }
@@ -65,7 +67,7 @@ func TestDecode(t *testing.T) {
 			}
 			p := got.packet
 			got.packet = packet{}
-			if got.place != c.want.place || got.id != c.want.id || got.kind != c.want.kind || got.handle != c.want.handle ||
+			if got.Place != c.want.Place || got.id != c.want.id || got.kind != c.want.kind || got.handle != c.want.handle ||
 				got.verdict != c.want.verdict || got.target != c.want.target || got.mark != c.want.mark {
 				t.Errorf("got %+v\nwant %+v", got, c.want)
 			}
@@ -131,17 +133,17 @@ func FuzzDecode(f *testing.F) {
 		f.Add(data, data)
 	}
 	f.Fuzz(func(t *testing.T, one, two []byte) {
-		set := ruleset{map[place]*chain{}, map[uint16]bool{}}
+		set := ruleset{map[nfnl.Place]*chain{}, map[uint16]bool{}}
 		var events []event
 		for _, data := range [][]byte{one, two, one} {
 			e, err := decode(data)
 			if err != nil {
 				continue
 			}
-			if e.table == "" || e.chain == "" {
+			if e.Table == "" || e.Chain == "" {
 				t.Errorf("no chain: %+v", e)
 			}
-			set.chains[e.place] = &chain{hook: "forward", rules: []rule{{handle: e.handle, effect: effect{writes: named()}}}}
+			set.chains[e.Place] = &chain{hook: "forward", rules: []rule{{handle: e.handle, effect: effect{writes: named()}}}}
 			events = append(events, e)
 		}
 		src, dst := netip.Addr{}, netip.Addr{}
@@ -158,9 +160,9 @@ func FuzzDecode(f *testing.F) {
 func FuzzRule(f *testing.F) {
 	f.Add([]byte{2, 0, 0, 0, 12, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 7})
 	f.Fuzz(func(_ *testing.T, data []byte) {
-		r, err := parseRule(data)
+		r, err := nfnl.ParseRule(data)
 		if err == nil {
-			r.effect.alters(markChange(0, 1))
+			effectOf(r.Exprs).alters(markChange(0, 1))
 		}
 	})
 }

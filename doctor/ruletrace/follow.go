@@ -58,7 +58,7 @@ type scope struct {
 
 func (s scope) has(e event) bool {
 	src, dst := e.packet.addresses()
-	return e.table == s.table && e.chain == markChain && e.handle != 0 || s.ends[src] || s.ends[dst]
+	return e.Table == s.table && e.Chain == markChain && e.handle != 0 || s.ends[src] || s.ends[dst]
 }
 
 // follow returns what packets met, in the order of the events. A rewriting rule is found by the first message after
@@ -70,7 +70,7 @@ func follow(events []event, set ruleset, own scope) []*met {
 	for _, e := range events {
 		t := tracks[e.id]
 		// A packet that had the mark before shows its headers in the chain that jumps to this one.
-		if t == nil || e.isOurs() && e.chain == markChain && !e.packet.empty() {
+		if t == nil || e.isOurs() && e.Chain == markChain && !e.packet.empty() {
 			t = &track{}
 			tracks[e.id] = t
 		}
@@ -87,10 +87,10 @@ func follow(events []event, set ruleset, own scope) []*met {
 
 // step takes the next event of a packet. It returns nil for what is no rule of anybody else.
 func (t *track) step(e event, set ruleset) *met {
-	if c := set.chains[e.place]; c != nil && c.hook != "" {
+	if c := set.chains[e.Place]; c != nil && c.hook != "" {
 		t.hook = c.hook
 	}
-	m := &met{event: e, rule: set.rule(e.place, e.handle), hook: t.hook}
+	m := &met{event: e, rule: set.rule(e.Place, e.handle), hook: t.hook}
 	if e.isOurs() || e.handle == 0 && (e.kind != unix.NFT_TRACETYPE_POLICY || e.verdict.base() != verdictDrop) {
 		m = nil
 	}

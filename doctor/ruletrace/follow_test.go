@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/doctor/locate"
+	"github.com/twill-net/twill/netstate/nfnl"
 )
 
 // looks returns the header of a packet from A to an address.
@@ -19,16 +20,16 @@ func looks(ttl byte, to netip.Addr) packet {
 
 // TestFollow: who rewrote a packet, from messages alone.
 func TestFollow(t *testing.T) {
-	pre, other := place{unix.NFPROTO_IPV4, "fw", "pre"}, place{unix.NFPROTO_IPV4, "fw", "other"}
-	begin, end := place{unix.NFPROTO_INET, "twill-trace-1", "mark"}, place{unix.NFPROTO_INET, "twill-trace-1", "end-prerouting"}
+	pre, other := nfnl.Place{Family: unix.NFPROTO_IPV4, Table: "fw", Chain: "pre"}, nfnl.Place{Family: unix.NFPROTO_IPV4, Table: "fw", Chain: "other"}
+	begin, end := nfnl.Place{Family: unix.NFPROTO_INET, Table: "twill-trace-1", Chain: "mark"}, nfnl.Place{Family: unix.NFPROTO_INET, Table: "twill-trace-1", Chain: "end-prerouting"}
 	writesTTL := []write{{layer: networkLayer, offset: 8, length: 2}}
-	set := ruleset{map[place]*chain{
+	set := ruleset{map[nfnl.Place]*chain{
 		pre: {hook: "prerouting", rules: []rule{{1, effect{}}, {2, effect{writes: writesTTL}}, {3, effect{writes: named(translated...)}},
 			{4, effect{writes: named()}}}},
 		other: {rules: []rule{{5, effect{writes: writesTTL}}}},
 	}, nil}
-	at := func(p place, handle uint64, look packet) event {
-		return event{place: p, id: 1, kind: unix.NFT_TRACETYPE_RULE, handle: handle, verdict: verdictContinue, packet: look}
+	at := func(p nfnl.Place, handle uint64, look packet) event {
+		return event{Place: p, id: 1, kind: unix.NFT_TRACETYPE_RULE, handle: handle, verdict: verdictContinue, packet: look}
 	}
 	drop := at(pre, 1, packet{})
 	drop.verdict = verdictDrop
@@ -51,7 +52,7 @@ func TestFollow(t *testing.T) {
 		var got []string
 		for _, m := range follow(c.events, set, scope{"twill-trace-1", map[netip.Addr]bool{b4: true}}) {
 			got = append(got, m.rewriting())
-			if m.hook != "prerouting" && m.chain != "other" {
+			if m.hook != "prerouting" && m.Chain != "other" {
 				t.Errorf("%s: hook %q", name, m.hook)
 			}
 		}

@@ -6,11 +6,13 @@ import (
 	"os/exec"
 	"slices"
 
+	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/doctor/locate"
 	"github.com/twill-net/twill/doctor/rules"
 	"github.com/twill-net/twill/internal/savedrule"
+	"github.com/twill-net/twill/netstate/nfnl"
 )
 
 // saved is what a tool has printed of one table.
@@ -33,22 +35,22 @@ type family struct {
 	tables []string
 }
 
-var families = map[byte]family{
-	unix.NFPROTO_IPV4:   {"iptables", rules.Tables},
-	unix.NFPROTO_IPV6:   {"ip6tables", rules.Tables},
-	unix.NFPROTO_BRIDGE: {"ebtables", []string{"filter", "nat", "broute"}},
-	unix.NFPROTO_ARP:    {"arptables", []string{"filter"}},
+var families = map[nftables.TableFamily]family{
+	nftables.TableFamilyIPv4:   {"iptables", rules.Tables},
+	nftables.TableFamilyIPv6:   {"ip6tables", rules.Tables},
+	nftables.TableFamilyBridge: {"ebtables", []string{"filter", "nat", "broute"}},
+	nftables.TableFamilyARP:    {"arptables", []string{"filter"}},
 }
 
 // savedObject describes a rule or policy as the tool prints it that has made it, if it is one of iptables' kind: the
 // tool's n-th rule of a chain is nf_tables' n-th.
 func (b *book) savedObject(m *met) (locate.Object, bool) {
-	f := families[m.family]
-	if !slices.Contains(f.tables, m.table) {
+	f := families[m.Family]
+	if !slices.Contains(f.tables, m.Table) {
 		return locate.Object{}, false
 	}
-	s := b.save(m.place, f)
-	c, own := s.chain(m.chain), b.set.chains[m.place]
+	s := b.save(m.Place, f)
+	c, own := s.chain(m.Chain), b.set.chains[m.Place]
 	if c == nil || own == nil || len(c.Rules) != len(own.rules) {
 		return locate.Object{}, false
 	}
@@ -81,8 +83,8 @@ func policyObject(tool string, c savedrule.Chain) locate.Object {
 }
 
 // save returns what the tool says of a table, which it is asked once.
-func (b *book) save(p place, f family) saved {
-	key := familyName(p.family) + " " + p.table
+func (b *book) save(p nfnl.Place, f family) saved {
+	key := nfnl.FamilyName(p.Family) + " " + p.Table
 	if s, ok := b.saved[key]; ok {
 		return s
 	}
@@ -91,9 +93,9 @@ func (b *book) save(p place, f family) saved {
 		if !isVariant(tool, true) {
 			continue
 		}
-		out, err := exec.Command(tool+"-save", saveArguments(f.tool, p.table)...).Output()
+		out, err := exec.Command(tool+"-save", saveArguments(f.tool, p.Table)...).Output()
 		if err == nil {
-			s = saved{tool, slices.DeleteFunc(savedrule.Parse(string(out)), func(c savedrule.Chain) bool { return c.Table != p.table })}
+			s = saved{tool, slices.DeleteFunc(savedrule.Parse(string(out)), func(c savedrule.Chain) bool { return c.Table != p.Table })}
 			break
 		}
 	}

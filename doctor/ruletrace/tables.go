@@ -10,6 +10,8 @@ import (
 	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/netstate/nfnl"
 )
 
 // tableName begins the names of all tables of Tracers.
@@ -72,26 +74,6 @@ var (
 	ingressHooks = []hook{{"ingress", unix.NF_NETDEV_INGRESS}}
 	egressHooks  = []hook{{"egress", unix.NF_NETDEV_EGRESS}}
 )
-
-// inetIngress is NF_INET_INGRESS, which golang.org/x/sys does not have.
-const inetIngress = 5
-
-// hookName returns the name of a base chain's hook.
-func hookName(family byte, number uint32) string {
-	hooks := inetHooks
-	switch {
-	case family == unix.NFPROTO_NETDEV:
-		hooks = slices.Concat(ingressHooks, egressHooks)
-	case family == unix.NFPROTO_ARP:
-		hooks = arpHooks
-	case family == unix.NFPROTO_INET && number == inetIngress:
-		return "ingress"
-	}
-	if i := slices.IndexFunc(hooks, func(h hook) bool { return uint32(h.number) == number }); i >= 0 {
-		return hooks[i].name
-	}
-	return fmt.Sprintf("hook %d", number)
-}
 
 // make makes all tables. It returns an error if there is none for IP, and otherwise what could not be made.
 func (t *tables) make(m marks) (missed []error, err error) {
@@ -164,7 +146,7 @@ func (t *tables) onDevices(table *nftables.Table, h hook, links []string) []erro
 // table makes a table with the sets and the chain "mark", to which all others jump.
 func (t *tables) table(m marks, family nftables.TableFamily) (*nftables.Table, error) {
 	fail := func(err error) error {
-		return fmt.Errorf("make a table of the family %s: %w", familyName(byte(family)), err)
+		return fmt.Errorf("make a table of the family %s: %w", nfnl.FamilyName(family), err)
 	}
 	if err := t.create(family); err != nil {
 		return nil, fail(err)

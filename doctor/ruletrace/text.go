@@ -19,12 +19,12 @@ import (
 type book struct {
 	set     ruleset
 	devices map[uint32]string
-	listed  map[place]map[uint64]string // by handle
-	saved   map[string]saved            // by nf_tables' family and table
+	listed  map[nfnl.Place]map[uint64]string // by handle
+	saved   map[string]saved                 // by nf_tables' family and table
 }
 
 func newBook(set ruleset) *book {
-	b := &book{set, map[uint32]string{}, map[place]map[uint64]string{}, map[string]saved{}}
+	b := &book{set, map[uint32]string{}, map[nfnl.Place]map[uint64]string{}, map[string]saved{}}
 	links, _ := net.Interfaces() // without, devices have no names
 	for _, l := range links {
 		b.devices[uint32(l.Index)] = l.Name
@@ -36,12 +36,12 @@ func (b *book) hits(list []*met) []locate.Hit {
 	objects := map[string]locate.Object{}
 	var hits []locate.Hit
 	for _, m := range list {
-		key := fmt.Sprint(m.place, m.handle, m.kind)
+		key := fmt.Sprint(m.Place, m.handle, m.kind)
 		if _, ok := objects[key]; !ok {
 			objects[key] = b.object(m)
 		}
 		h := locate.Hit{Object: objects[key], Verdict: m.name(), Stops: m.final(b.set.queues), Rewrote: m.rewriting(), Hook: m.hook,
-			Family: familyName(m.family), In: b.devices[m.packet.in], Out: b.devices[m.packet.out], Proto: m.packet.protocol()}
+			Family: nfnl.FamilyName(m.Family), In: b.devices[m.packet.in], Out: b.devices[m.packet.out], Proto: m.packet.protocol()}
 		h.Src, h.Dst = m.packet.addresses()
 		hits = append(hits, h)
 	}
@@ -53,42 +53,42 @@ func (b *book) object(m *met) locate.Object {
 	if o, ok := b.savedObject(m); ok {
 		return o
 	}
-	o := locate.Object{Kind: locate.Rule, Table: m.table, Chain: m.chain}
+	o := locate.Object{Kind: locate.Rule, Table: m.Table, Chain: m.Chain}
 	if m.kind == unix.NFT_TRACETYPE_POLICY {
 		o.Text = m.String() + ": " + m.name()
 		o.Usual = "policy accept"
-		if m.isNamed() {
-			o.Fix = fmt.Sprintf("nft chain %s '{ policy accept; }'", m.quoted())
+		if isNamed(m.Place) {
+			o.Fix = fmt.Sprintf("nft chain %s '{ policy accept; }'", quoted(m.Place))
 		}
 		return o
 	}
-	text := b.nftRules(m.place)[m.handle]
+	text := b.nftRules(m.Place)[m.handle]
 	if text == "" {
 		text = m.name()
 	}
-	o.Text = fmt.Sprintf("%s handle %d: %s", m.place, m.handle, text)
-	if m.isNamed() {
-		o.Fix = fmt.Sprintf("nft delete rule %s handle %d", m.quoted(), m.handle)
+	o.Text = fmt.Sprintf("%s handle %d: %s", m.Place, m.handle, text)
+	if isNamed(m.Place) {
+		o.Fix = fmt.Sprintf("nft delete rule %s handle %d", quoted(m.Place), m.handle)
 	}
 	return o
 }
 
 // isNamed reports whether a command for nft can name the chain.
-func (p place) isNamed() bool { return nfnl.IsWord(p.table) && nfnl.IsWord(p.chain) }
+func isNamed(p nfnl.Place) bool { return nfnl.IsWord(p.Table) && nfnl.IsWord(p.Chain) }
 
 // quoted is the chain with names that a shell takes literally.
-func (p place) quoted() string {
-	return familyName(p.family) + " " + shell.Quote(p.table) + " " + shell.Quote(p.chain)
+func quoted(p nfnl.Place) string {
+	return nfnl.FamilyName(p.Family) + " " + shell.Quote(p.Table) + " " + shell.Quote(p.Chain)
 }
 
 // nftRules returns the rules of a chain as nft prints them, by their handles; nothing without nft.
-func (b *book) nftRules(p place) map[uint64]string {
+func (b *book) nftRules(p nfnl.Place) map[uint64]string {
 	if rules, ok := b.listed[p]; ok {
 		return rules
 	}
 	b.listed[p] = nil
-	if p.isNamed() {
-		out, _ := exec.Command("nft", "-s", "-a", "list", "chain", familyName(p.family), p.table, p.chain).Output()
+	if isNamed(p) {
+		out, _ := exec.Command("nft", "-s", "-a", "list", "chain", nfnl.FamilyName(p.Family), p.Table, p.Chain).Output()
 		b.listed[p] = parseList(string(out))
 	}
 	return b.listed[p]

@@ -12,6 +12,7 @@ import (
 	"github.com/twill-net/twill/doctor/locate"
 	"github.com/twill-net/twill/internal/savedrule"
 	"github.com/twill-net/twill/internal/testns"
+	"github.com/twill-net/twill/netstate/nfnl"
 )
 
 func TestParseList(t *testing.T) {
@@ -88,14 +89,14 @@ func savedRule(text string, packets uint64) savedrule.Rule {
 // TestHostileNames: a name that others chose is no command, for nft nor for who copies what is printed.
 func TestHostileNames(t *testing.T) {
 	testns.Enter(t)
-	for name, p := range map[string]place{
-		"a table": {unix.AF_INET, "t; add table ip injected; list table ip t", "c"},
-		"a chain": {unix.AF_INET, "t", "c; add table ip injected"},
-		"a line":  {unix.AF_INET, "t", "c\nadd table ip injected"},
+	for name, p := range map[string]nfnl.Place{
+		"a table": {Family: unix.AF_INET, Table: "t; add table ip injected; list table ip t", Chain: "c"},
+		"a chain": {Family: unix.AF_INET, Table: "t", Chain: "c; add table ip injected"},
+		"a line":  {Family: unix.AF_INET, Table: "t", Chain: "c\nadd table ip injected"},
 	} {
 		b := newBook(ruleset{})
-		o := b.object(&met{event: event{place: p, handle: 3, kind: unix.NFT_TRACETYPE_RULE}})
-		if o.Fix != "" || b.object(&met{event: event{place: p, kind: unix.NFT_TRACETYPE_POLICY}}).Fix != "" {
+		o := b.object(&met{event: event{Place: p, handle: 3, kind: unix.NFT_TRACETYPE_RULE}})
+		if o.Fix != "" || b.object(&met{event: event{Place: p, kind: unix.NFT_TRACETYPE_POLICY}}).Fix != "" {
 			t.Errorf("%s: the command is %q, want none", name, o.Fix)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/google/nftables"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
@@ -21,10 +22,39 @@ const ChainFlags, ChainBinding = 10, 4
 
 // Chain is a chain's header.
 type Chain struct {
+	Place          Place  // by Chains alone
 	Kind           string // "nat", "filter"; empty: not a base chain
 	Hook, Priority uint32
 	Policy         uint32
 	Device         bool
+}
+
+// Place is which chain it is, of whatever family.
+type Place struct {
+	Family       nftables.TableFamily
+	Table, Chain string
+}
+
+// String is the chain as nft names it: inet fw forward.
+func (p Place) String() string { return FamilyName(p.Family) + " " + p.Table + " " + p.Chain }
+
+// Chains returns the headers of all chains, whoever wrote them, but for those of tables that are switched off.
+func (r *Reader) Chains() (all []Chain) {
+	dormant := map[Place]bool{}
+	for _, m := range r.call(unix.NFT_MSG_GETTABLE, netlink.Dump, nftables.TableFamilyUnspecified) {
+		name, t := r.table(m)
+		dormant[Place{Family: nftables.TableFamily(m.Data[0]), Table: name}] = t.Dormant()
+	}
+	for _, m := range r.call(unix.NFT_MSG_GETCHAIN, netlink.Dump, nftables.TableFamilyUnspecified) {
+		attrs := r.Attributes(m.Data[4:])
+		c := r.Header(attrs)
+		c.Place = Place{Family: nftables.TableFamily(m.Data[0]), Table: attrs.String(unix.NFTA_CHAIN_TABLE)}
+		if !dormant[c.Place] {
+			c.Place.Chain = attrs.String(unix.NFTA_CHAIN_NAME)
+			all = append(all, *c)
+		}
+	}
+	return all
 }
 
 // Chain returns a chain's header; nil if there is no such chain.
@@ -52,21 +82,35 @@ func (c *Chain) Fits(want *nftables.Chain) bool {
 		c.Priority == uint32(*want.Priority) && c.Policy == Accept && !c.Device
 }
 
-// hooks are the names of an IP family's hooks, by number.
-var hooks = [...]string{"prerouting", "input", "forward", "output", "postrouting"}
+// hooks are the names of the hooks of IP and of bridges, by number.
+var hooks = [...]string{"prerouting", "input", "forward", "output", "postrouting", "ingress"}
+
+// HookName returns the name of a base chain's hook, empty of any other chain.
+func (c *Chain) HookName() string {
+	names := hooks[:]
+	switch c.Place.Family {
+	case nftables.TableFamilyARP:
+		names = []string{"input", "output", "forward"}
+	case nftables.TableFamilyNetdev:
+		names = []string{"ingress", "egress"}
+	}
+	switch {
+	case c.Kind == "":
+		return ""
+	case int(c.Hook) < len(names):
+		return names[c.Hook]
+	}
+	return fmt.Sprint(c.Hook)
+}
 
 // String returns what makes a chain a base chain, empty if it is none.
 func (c *Chain) String() string {
 	if c.Kind == "" {
 		return ""
 	}
-	hook := fmt.Sprint(c.Hook)
-	if int(c.Hook) < len(hooks) {
-		hook = hooks[c.Hook]
-	}
 	policy := "accept"
 	if c.Policy == Drop {
 		policy = "drop"
 	}
-	return fmt.Sprintf("type %s hook %s priority %d policy %s", c.Kind, hook, int32(c.Priority), policy)
+	return fmt.Sprintf("type %s hook %s priority %d policy %s", c.Kind, c.HookName(), int32(c.Priority), policy)
 }

@@ -1,5 +1,5 @@
 // Package nfnl reads nf_tables over netlink as it is: netstate/firewall and netstate/filter compare what they want with
-// that.
+// that, and the doctor decides by it what strangers' rules do.
 //
 // google/nftables reads rules too, but drops expressions and attributes that it does not know, so that an altered rule
 // could look intact. A Reader drops nothing.
@@ -7,6 +7,7 @@ package nfnl
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/google/nftables"
@@ -62,7 +63,7 @@ func (c *Conn) Close() {
 
 // call sends one request and returns its answers. The names are those of a table and perhaps of something in it.
 func (c *Conn) call(
-	msg uint16, flags netlink.HeaderFlags, family netstate.Family, names []string,
+	msg uint16, flags netlink.HeaderFlags, family nftables.TableFamily, names []string,
 ) ([]netlink.Message, error) {
 	if c.Socket == nil {
 		conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
@@ -88,7 +89,7 @@ func (c *Conn) call(
 	}
 	return c.Socket.Execute(netlink.Message{
 		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | netlink.HeaderType(msg), Flags: netlink.Request | flags},
-		Data:   append([]byte{byte(TableFamily(family)), unix.NFNETLINK_V0, 0, 0}, data...),
+		Data:   append([]byte{byte(family), unix.NFNETLINK_V0, 0, 0}, data...),
 	})
 }
 
@@ -101,6 +102,19 @@ func TableFamily(family netstate.Family) nftables.TableFamily {
 		return nftables.TableFamilyBridge
 	}
 	return nftables.TableFamilyIPv4
+}
+
+// familyNames are nft's.
+var familyNames = map[nftables.TableFamily]string{nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6",
+	nftables.TableFamilyINet: "inet", nftables.TableFamilyBridge: "bridge", nftables.TableFamilyARP: "arp",
+	nftables.TableFamilyNetdev: "netdev"}
+
+// FamilyName returns nft's name of a family.
+func FamilyName(family nftables.TableFamily) string {
+	if name, ok := familyNames[family]; ok {
+		return name
+	}
+	return fmt.Sprintf("family %d", family)
 }
 
 // Unsupported reports whether err is what a kernel without nf_tables answers.

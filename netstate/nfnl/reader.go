@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 
+	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
@@ -20,6 +21,12 @@ type Reader struct {
 // Call returns the answers to a request about a table, and none if that or what is named in it does not exist.
 func (r *Reader) Call(
 	msg uint16, flags netlink.HeaderFlags, family netstate.Family, names ...string,
+) []netlink.Message {
+	return r.call(msg, flags, TableFamily(family), names...)
+}
+
+func (r *Reader) call(
+	msg uint16, flags netlink.HeaderFlags, family nftables.TableFamily, names ...string,
 ) []netlink.Message {
 	if r.Err != nil {
 		return nil
@@ -73,19 +80,28 @@ func (t Table) Dormant() bool { return t.Flags&unix.NFT_TABLE_F_DORMANT != 0 }
 func (r *Reader) Tables(family netstate.Family) map[string]Table {
 	tables := map[string]Table{}
 	for _, m := range r.Call(unix.NFT_MSG_GETTABLE, netlink.Dump, family) {
-		attrs := r.Attributes(m.Data[4:])
-		var t Table
-		t.Flags, _ = attrs.Uint32(unix.NFTA_TABLE_FLAGS)
-		t.Use, _ = attrs.Uint32(unix.NFTA_TABLE_USE)
-		tables[attrs.String(unix.NFTA_TABLE_NAME)] = t
+		name, t := r.table(m)
+		tables[name] = t
 	}
 	return tables
 }
 
+func (r *Reader) table(m netlink.Message) (name string, t Table) {
+	attrs := r.Attributes(m.Data[4:])
+	t.Flags, _ = attrs.Uint32(unix.NFTA_TABLE_FLAGS)
+	t.Use, _ = attrs.Uint32(unix.NFTA_TABLE_USE)
+	return attrs.String(unix.NFTA_TABLE_NAME), t
+}
+
 // Rules returns the rules of one chain, or of a whole table, in their order; none if there is no such chain.
 func (r *Reader) Rules(family netstate.Family, names ...string) []Rule {
+	return r.RulesIn(TableFamily(family), names...)
+}
+
+// RulesIn is Rules for tables of any family.
+func (r *Reader) RulesIn(family nftables.TableFamily, names ...string) []Rule {
 	var rules []Rule
-	for _, m := range r.Call(unix.NFT_MSG_GETRULE, netlink.Dump, family, names...) {
+	for _, m := range r.call(unix.NFT_MSG_GETRULE, netlink.Dump, family, names...) {
 		rule, err := ParseRule(m.Data)
 		if err != nil {
 			r.Err = fmt.Errorf("read a rule of %q: %w", names, err)

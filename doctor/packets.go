@@ -3,8 +3,8 @@ package doctor
 import (
 	"fmt"
 	"net/netip"
-	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/twill-net/twill/doctor/rules"
 	"github.com/twill-net/twill/netstate"
@@ -60,16 +60,20 @@ func (f Facts) masqueraded(d rules.Decision) string {
 	return ""
 }
 
-var ownRule = regexp.MustCompile(`^(ip|ip6|inet) flannel-ipv[46] |\bFLANNEL-|\bTWILL-|comment "?(flanneld|twill) `)
-
-// IsOwnRule reports whether a rule is one that the agent keeps, by the text in which nft or iptables prints it.
-func IsOwnRule(text string) bool { return ownRule.MatchString(text) }
+// IsOwnRule reports whether a rule is one that the agent keeps, by its chain, the one that it leads to, or its comment.
+func IsOwnRule(table, chain, target, comment string) bool {
+	begins := func(name string, with ...string) bool {
+		return slices.ContainsFunc(with, func(w string) bool { return strings.HasPrefix(name, w) })
+	}
+	return begins(table, "flannel-ipv") || begins(chain, "FLANNEL-", "TWILL-") || begins(target, "FLANNEL-", "TWILL-") ||
+		begins(comment, "flanneld ", "twill ")
+}
 
 // removal returns the command that takes the decision back, empty if it is not known, and for a rule of Twill's: the agent
 // would put that back.
 func removal(d rules.Decision) string {
 	switch c := d.Chain; {
-	case d.Rule != nil && IsOwnRule(d.Rule.Text):
+	case d.Rule != nil && IsOwnRule(c.Table, d.Rule.Chain, d.Rule.Target, d.Rule.Comment):
 		return ""
 	case d.Rule != nil:
 		return d.Rule.Delete

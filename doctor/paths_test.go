@@ -45,6 +45,17 @@ func TestMasqueradeOfOthersStays(t *testing.T) {
 	}
 }
 
+// TestOwnByComment: a rule of others that speaks of the agent's in its comment is theirs, and has a command.
+func TestOwnByComment(t *testing.T) {
+	for comment, others := range map[string]bool{"before FLANNEL-FWD": true, "for comment twill x": true, "twill first": false} {
+		f, _ := pair(t)
+		f.Chains = rules.ParseSave("ip", "*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD -m comment --comment \""+comment+"\" -j DROP\nCOMMIT\n")
+		if got := Check(f); len(got) == 0 || got[0].ID != "forward-rejected" || (got[0].Command != "") != others {
+			t.Errorf("%s: got %+v, want forward-rejected, with a command: %t", comment, got, others)
+		}
+	}
+}
+
 // TestOwnMasqueradeStays: the rules of the iptables mode masquerade what goes to a peer that is left out, as to any other
 // address, which is no finding. No command deletes a rule of Twill's, which the agent would put back.
 func TestOwnMasqueradeStays(t *testing.T) {

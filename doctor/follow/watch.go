@@ -122,7 +122,7 @@ func (s *seenAt) of(f locate.Flow) locate.Host {
 		}
 	}
 	for _, x := range s.Hits {
-		if doctor.IsOwnRule(x.Object.Text) {
+		if o := x.Object; doctor.IsOwnRule(o.Table, o.Chain, o.Target, o.Comment) {
 			x.Rewrote = "" // it masquerades what leaves the cluster
 		}
 		h.Hits = append(h.Hits, x)

@@ -35,9 +35,11 @@ type Object struct {
 	Fix string `json:"fix,omitempty"`
 	// About are the addresses that it is about; invalid: all.
 	About netip.Prefix `json:"about"`
-	// Table and Chain are those of a rule of nftables.
-	Table string `json:"table,omitempty"`
-	Chain string `json:"chain,omitempty"`
+	// Table and Chain are those of a firewall rule, Target is the chain that it has led the packet to, and Comment its writer's.
+	Table   string `json:"table,omitempty"`
+	Chain   string `json:"chain,omitempty"`
+	Target  string `json:"target,omitempty"`
+	Comment string `json:"comment,omitempty"`
 }
 
 // The parts of a device that are states, without a value.

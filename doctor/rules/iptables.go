@@ -23,7 +23,7 @@ func ParseSave(family, text string) []Chain {
 		}
 		for _, line := range s.Rules {
 			r := parseRule(line.Words[2:])
-			r.Text, r.Delete = line.Text, line.Delete(tool, s.Table)
+			r.Chain, r.Text, r.Delete = s.Name, line.Text, line.Delete(tool, s.Table)
 			c.Rules = append(c.Rules, r)
 		}
 		all = append(all, c)
@@ -31,10 +31,10 @@ func ParseSave(family, text string) []Chain {
 	return all
 }
 
-// switches are the words that take no value, and comments the words whose value does not matter here.
+// switches are the words that take no value, and details the words whose value does not matter here.
 var (
 	switches = []string{"--random-fully", "--random", "--persistent"}
-	comments = []string{"--comment", "--reject-with", "--to-source", "--to-ports", "--log-prefix", "--log-level"}
+	details  = []string{"--reject-with", "--to-source", "--to-ports", "--log-prefix", "--log-level"}
 )
 
 // options are the words that take a value. They report whether they understood it.
@@ -51,6 +51,7 @@ var options = map[string]func(r *Rule, value string, not bool) bool{
 		return slices.Contains([]string{"comment", "tcp", "udp", "conntrack", "state", "mark", "connmark", "multiport", "addrtype"}, value)
 	},
 	"--dport": setPorts, "--dports": setPorts,
+	"--comment": func(r *Rule, value string, _ bool) bool { r.Comment = value; return true },
 	"--dst-type": func(r *Rule, value string, not bool) bool {
 		r.DstType = TypeMatch{strings.ToLower(value), not}
 		return true
@@ -102,7 +103,7 @@ func parseRule(words []string) Rule {
 			value = words[i]
 		}
 		set := options[word]
-		if !slices.Contains(comments, word) && (set == nil || !set(&r, value, not)) {
+		if !slices.Contains(details, word) && (set == nil || !set(&r, value, not)) {
 			r.UnknownIf = word + " " + value
 		}
 	}

@@ -37,6 +37,7 @@ const (
 
 // Rule is one rule. The zero value of a condition matches every packet.
 type Rule struct {
+	Chain     string // that it is in
 	Family    string // ip, ip6; empty: both, if its chain is of both
 	Src, Dst  Match
 	In, Out   DevMatch

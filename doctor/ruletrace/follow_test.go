@@ -24,9 +24,9 @@ func TestFollow(t *testing.T) {
 	begin, end := nfnl.Place{Family: unix.NFPROTO_INET, Table: "twill-trace-1", Chain: "mark"}, nfnl.Place{Family: unix.NFPROTO_INET, Table: "twill-trace-1", Chain: "end-prerouting"}
 	writesTTL := []write{{layer: networkLayer, offset: 8, length: 2}}
 	set := ruleset{map[nfnl.Place]*chain{
-		pre: {hook: "prerouting", rules: []rule{{1, effect{}}, {2, effect{writes: writesTTL}}, {3, effect{writes: named(translated...)}},
-			{4, effect{writes: named()}}}},
-		other: {rules: []rule{{5, effect{writes: writesTTL}}}},
+		pre: {hook: "prerouting", rules: []rule{{handle: 1}, {handle: 2, effect: effect{writes: writesTTL}},
+			{handle: 3, effect: effect{writes: named(translated...)}}, {handle: 4, effect: effect{writes: named()}}}},
+		other: {rules: []rule{{handle: 5, effect: effect{writes: writesTTL}}}},
 	}, nil}
 	at := func(p nfnl.Place, handle uint64, look packet) event {
 		return event{Place: p, id: 1, kind: unix.NFT_TRACETYPE_RULE, handle: handle, verdict: verdictContinue, packet: look}

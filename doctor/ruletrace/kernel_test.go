@@ -196,6 +196,9 @@ func check(t *testing.T, l loss) {
 	if !matches(h.Object.Text, l.text) || !matches(h.Object.Fix, l.fix) {
 		t.Errorf("got %q, fix %q\nwant %q, fix %q", h.Object.Text, h.Object.Fix, l.text, l.fix)
 	}
+	if words := strings.Fields(h.Object.Text); h.Object.Table != words[1] || h.Object.Chain != strings.TrimSuffix(words[2], ":") {
+		t.Errorf("it is of the table %q and the chain %q: %s", h.Object.Table, h.Object.Chain, h.Object.Text)
+	}
 	if l.want.In+l.want.Out == "" {
 		h.In, h.Out = "", ""
 	}

@@ -10,8 +10,9 @@ import (
 
 // rule is a rule of nf_tables.
 type rule struct {
-	handle uint64
-	effect effect
+	handle  uint64
+	effect  effect
+	comment string
 }
 
 // chain is a chain of nf_tables.
@@ -51,7 +52,7 @@ func readRuleset(events []event) (ruleset, error) {
 		if c := set.chains[e.Place]; c != nil && !read[e.Place] && !e.isOurs() {
 			read[e.Place] = true
 			for _, own := range r.RulesIn(e.Family, e.Table, e.Chain) {
-				c.rules = append(c.rules, rule{own.Handle, effectOf(own.Exprs)})
+				c.rules = append(c.rules, rule{own.Handle, effectOf(own.Exprs), own.Comment})
 			}
 		}
 	}

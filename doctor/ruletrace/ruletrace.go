@@ -10,6 +10,9 @@
 // newest first: no rule that existed before Start is asked earlier. Not seen is what a rule does that is added
 // later with the lowest priority, and what a flowtable does: packets of an offloaded connection pass no hook but
 // ingress.
+//
+// What rules do is read over netlink. Their texts are those of nft, iptables and its relatives, where they are installed, and
+// for people: judgements read the fields of a Hit and its Object.
 package ruletrace
 
 import (

@@ -63,16 +63,17 @@ func (b *book) savedObject(m *met) (locate.Object, bool) {
 	}
 	o := ruleObject(s.tool, *c, c.Rules[i])
 	o.Text += fmt.Sprintf(" (handle %d)", m.handle)
+	o.Target = m.target
 	return o, true
 }
 
 func ruleObject(tool string, c savedrule.Chain, r savedrule.Rule) locate.Object {
 	return locate.Object{Kind: locate.Rule, Text: fmt.Sprintf("%s %s %s: %s", tool, c.Table, c.Name, shorten(r.Text)),
-		Fix: r.Delete(tool, c.Table)}
+		Fix: r.Delete(tool, c.Table), Table: c.Table, Chain: c.Name, Comment: r.Option("--comment")}
 }
 
 func policyObject(tool string, c savedrule.Chain) locate.Object {
-	o := locate.Object{Kind: locate.Rule, Usual: "policy ACCEPT"}
+	o := locate.Object{Kind: locate.Rule, Usual: "policy ACCEPT", Table: c.Table, Chain: c.Name}
 	o.Text = fmt.Sprintf("%s %s %s: policy %s", tool, c.Table, c.Name, c.Policy)
 	o.Fix = tool
 	if c.Table != "filter" {

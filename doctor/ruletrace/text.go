@@ -36,7 +36,7 @@ func (b *book) hits(list []*met) []locate.Hit {
 	objects := map[string]locate.Object{}
 	var hits []locate.Hit
 	for _, m := range list {
-		key := fmt.Sprint(m.Place, m.handle, m.kind)
+		key := fmt.Sprint(m.Place, m.handle, m.kind, m.target) // a map leads to one of many chains
 		if _, ok := objects[key]; !ok {
 			objects[key] = b.object(m)
 		}
@@ -53,7 +53,7 @@ func (b *book) object(m *met) locate.Object {
 	if o, ok := b.savedObject(m); ok {
 		return o
 	}
-	o := locate.Object{Kind: locate.Rule, Table: m.Table, Chain: m.Chain}
+	o := locate.Object{Kind: locate.Rule, Table: m.Table, Chain: m.Chain, Target: m.target, Comment: m.rule.comment}
 	if m.kind == unix.NFT_TRACETYPE_POLICY {
 		o.Text = m.String() + ": " + m.name()
 		o.Usual = "policy accept"

@@ -160,6 +160,30 @@ func TestHarmless(t *testing.T) {
 	}
 }
 
+// TestJumps: a rule that leads to another chain names it, also if a map has chosen it, and has its writer's comment.
+func TestJumps(t *testing.T) {
+	need(t, "nft", "iptables-nft")
+	wire(t)
+	sh(t, node, base("ip", "forward", "nft add chain ip fw one", "nft add chain ip fw two", "nft add rule ip fw one counter",
+		`nft add rule ip fw forward ip daddr vmap '{ 10.2.0.2 : jump one, 10.2.0.9 : jump two }' comment '"by address"'`,
+		"iptables-nft -N OWN", "iptables-nft -A OWN -p icmp", "iptables-nft -A FORWARD -m comment --comment 'all packets' -j OWN")...)
+	if !reaches(t, hostA, b4, 0) {
+		t.Fatal("b is not reached")
+	}
+	hits, _ := traceWithin(t, Pair{a4, b4}, hostA, b4, 0, testwait.Limit)
+	for _, want := range []locate.Object{
+		{Table: "fw", Chain: "forward", Target: "one", Comment: "by address"}, {Table: "fw", Chain: "one"},
+		{Table: "filter", Chain: "FORWARD", Target: "OWN", Comment: "all packets"}, {Table: "filter", Chain: "OWN"},
+	} {
+		if !slices.ContainsFunc(hits, func(h locate.Hit) bool {
+			o := h.Object
+			return o.Table == want.Table && o.Chain == want.Chain && o.Target == want.Target && o.Comment == want.Comment
+		}) {
+			t.Errorf("no rule of %s %s that leads to %q, %q: %+v", want.Table, want.Chain, want.Target, want.Comment, hits)
+		}
+	}
+}
+
 // TestOthersTraces: packets that somebody else traces are not ours.
 func TestOthersTraces(t *testing.T) {
 	need(t, "nft")

@@ -173,7 +173,7 @@ func (x explanation) blameChoice(t Try) Problem {
 		return x.stopped(h)
 	}
 	stop := x.stop(true, x.To.Addr())
-	if stop != nil && chainOf(*stop) != unallocated {
+	if stop != nil && stop.Object.Chain != unallocated {
 		return Problem{Code: NotProgrammed, Place: stop.Host, Text: fmt.Sprintf(
 			"kube-proxy on %s refuses %s although the API server has endpoints that are ready: it has old objects, "+
 				"or loadBalancerSourceRanges does not allow the client", stop.Host, x.To),

@@ -85,17 +85,10 @@ func chooses(h locate.Hit, e netip.AddrPort) bool {
 	return to.Addr().IsValid() && to.Addr() == e.Addr() && (to.Port() == 0 || to.Port() == e.Port())
 }
 
-// chainOf returns the name of the rule's chain: the third word of the object's text.
-func chainOf(h locate.Hit) string {
-	if words := strings.Fields(h.Object.Text); len(words) > 2 {
-		return strings.TrimSuffix(words[2], ":")
-	}
-	return ""
-}
-
 // isOfProxy reports whether the rule is one of kube-proxy's.
 func isOfProxy(h locate.Hit) bool {
-	return strings.Contains(h.Object.Text, "KUBE-") || strings.Contains(h.Object.Text, " kube-proxy ")
+	o := h.Object
+	return o.Table == "kube-proxy" || strings.HasPrefix(o.Chain, "KUBE-") || strings.HasPrefix(o.Target, "KUBE-")
 }
 
 // choice returns the rule that sends packets to an endpoint, and the one that led to its chain: the last one, for with
@@ -107,11 +100,11 @@ func (o Observations) choice(e netip.AddrPort) (rule, because *locate.Hit) {
 			break
 		}
 	}
-	if rule == nil || chainOf(*rule) == "" {
+	if rule == nil || rule.Object.Chain == "" {
 		return rule, nil
 	}
 	for i, h := range o.Hits {
-		if h.Host == rule.Host && chainOf(h) != chainOf(*rule) && strings.Contains(h.Object.Text, chainOf(*rule)) {
+		if h.Host == rule.Host && h.Object.Table == rule.Object.Table && h.Object.Target == rule.Object.Chain {
 			because = &o.Hits[i]
 		}
 	}

@@ -161,9 +161,18 @@ func target(edit func(*service.Target)) service.Target {
 	return t
 }
 
+// hit is a rule of the table and the chain with which its text begins, behind the family.
 func hit(host, text, rewrote string, stops bool) locate.Hit {
-	return locate.Hit{Host: host, Object: locate.Object{Kind: locate.Rule, Text: text, Fix: "take it away"}, Rewrote: rewrote,
-		Stops: stops, Verdict: "drop"}
+	words := strings.Fields(text)
+	return locate.Hit{Host: host, Object: locate.Object{Kind: locate.Rule, Table: words[1], Chain: strings.TrimSuffix(words[2], ":"), Text: text,
+		Fix: "take it away"}, Rewrote: rewrote, Stops: stops, Verdict: "drop"}
+}
+
+// jump is a rule that leads to a chain.
+func jump(host, text, target string) locate.Hit {
+	h := hit(host, text, "", false)
+	h.Object.Target = target
+	return h
 }
 
 func try(outcome service.Outcome, tracked string) service.Try {
@@ -194,13 +203,16 @@ func TestExplain(t *testing.T) {
 		"not programmed": {nil, service.Observations{Tries: []service.Try{try(service.Silent, "")}},
 			"[not-programmed] nothing on node1 translates 10.96.0.9:80"},
 		"not by kube-proxy": {nil, service.Observations{Tries: []service.Try{try(service.Silent, "")},
-			Hits: []locate.Hit{hit("node1", "iptables nat PREROUTING: -A PREROUTING -j KUBE-SERVICES", "", false)}},
+			Hits: []locate.Hit{jump("node1", "iptables nat PREROUTING: -A PREROUTING -j KUBE-SERVICES", "KUBE-SERVICES")}},
 			"kube-proxy has no rule for 10.96.0.9:80 on node1"},
 		"old objects": {nil, service.Observations{Tries: []service.Try{try(service.Refused, "")}, Hits: []locate.Hit{hit("node1", reject, "", true)}},
 			"it has old objects"},
 		"a rule before": {nil, service.Observations{Tries: []service.Try{try(service.Silent, "")},
 			Hits: []locate.Hit{hit("node1", "inet fw prerouting handle 3: drop", "", true)}},
 			"[rule-stops] a firewall rule on node1 stops packets of Service shop/web (drop)\n  rule: node1: inet fw prerouting handle 3: drop\n  fix: take it away"},
+		"a rule that speaks of kube-proxy": {nil, service.Observations{Tries: []service.Try{try(service.Silent, "")},
+			Hits: []locate.Hit{hit("node1", `inet fw prerouting handle 3: drop comment "before KUBE-SERVICES"`, "", true)}},
+			"[rule-stops] a firewall rule on node1 stops packets of Service shop/web (drop)"},
 		"deaf": {nil, service.Observations{Tries: []service.Try{try(service.Refused, "10.244.2.5:8080")}, Sockets: deaf},
 			"10.244.2.5:8080 (web-1 on node2): nobody listens on TCP 8080 in the pod; it listens on 9090"},
 		"on localhost": {nil, service.Observations{Tries: []service.Try{try(service.Refused, "10.244.2.5:8080")}, Sockets: local},
@@ -237,7 +249,7 @@ func TestExplainSome(t *testing.T) {
 	o := service.Observations{Tries: []service.Try{try(service.Answered, "10.244.1.5:8080"), try(service.Refused, "10.244.2.5:8080"),
 		try(service.Answered, "10.244.1.5:8080")}}
 	o.Hits = []locate.Hit{
-		hit("node1", "ip kube-proxy service-web handle 5: numgen random mod 2 vmap { 0 : goto endpoint-a, 1 : goto endpoint-b }", "", false),
+		jump("node1", "ip kube-proxy service-web handle 5: numgen random mod 2 vmap { 0 : goto endpoint-a, 1 : goto endpoint-b }", "endpoint-a"),
 		hit("node1", "ip kube-proxy endpoint-a handle 7: dnat to 10.244.1.5:8080", "daddr 10.96.0.9 to 10.244.1.5, dport 80 to 8080", false),
 		hit("node1", "iptables nat KUBE-SEP-B: -j DNAT", "DNAT --to-destination 10.244.2.5:8080", false),
 	}

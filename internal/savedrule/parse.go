@@ -23,6 +23,18 @@ type Rule struct {
 	Packets uint64   // that met the rule; 0 without counters
 }
 
+// Option returns the word after an option, empty if the rule has no such option. A comment's words are none.
+func (r Rule) Option(name string) string {
+	for i := 0; i+1 < len(r.Words); i++ {
+		if r.Words[i] == name {
+			return r.Words[i+1]
+		} else if r.Words[i] == "--comment" {
+			i++
+		}
+	}
+	return ""
+}
+
 // Delete returns the command with which tool (iptables) deletes the rule from a table.
 func (r Rule) Delete(tool, table string) string {
 	return shell.Join(append([]string{tool, "-t", table, "-D"}, r.Words[1:]...)...)

@@ -66,7 +66,7 @@ func (r *reader) chains(wanted func(rules.Chain) bool) (all []rules.Chain) {
 			}
 			for _, raw := range tables[table][p.Chain] {
 				rule := r.rule(table, raw.Exprs)
-				rule.Comment = raw.Comment
+				rule.Chain, rule.Comment = p.Chain, raw.Comment
 				rule.Text = fmt.Sprintf("rule %s handle %d%s", c, raw.Handle, describe(rule))
 				c.Rules = append(c.Rules, rule)
 			}

@@ -8,6 +8,7 @@ import (
 	"github.com/twill-net/twill/doctor"
 	"github.com/twill-net/twill/doctor/facts"
 	"github.com/twill-net/twill/doctor/follow"
+	"github.com/twill-net/twill/doctor/locate"
 )
 
 // here is the node of one network namespace: this process's own, or a lab's node.
@@ -70,11 +71,17 @@ func (h *here) Diagnose(ctx context.Context, probe doctor.Probing) (doctor.Diagn
 	if err != nil || probe != doctor.AllProbes {
 		return doctor.Diagnose(f, time.Since(began)), err
 	}
+	d, _, err := h.examine(ctx, f, began)
+	return d, err
+}
+
+// examine sends packets from the node, and returns its diagnosis with what became of them.
+func (h *here) examine(ctx context.Context, f doctor.Facts, began time.Time) (doctor.Diagnosis, []locate.Loss, error) {
 	judges := doctor.NewJudges(f)
 	report, err := h.probe(ctx, f, judges)
 	d := doctor.Diagnose(f, time.Since(began))
 	d.Add(probesOf(report, began), judges.Lost(report.Losses, report.Denied))
-	return d, err
+	return d, report.Losses, err
 }
 
 // probe sends packets from the node.

@@ -19,7 +19,7 @@ import (
 // maxLog is how much of the log's end goes into the bundle, in bytes.
 const maxLog = 1 << 20
 
-// Report looks at the node as the doctor does with --probe.
+// Report looks at the node as the doctor does with --probe, and keeps what packets were lost by.
 func (h *here) Report(ctx context.Context, log string) (Bundle, error) {
 	began := time.Now()
 	f, err := h.gather(ctx, doctor.AllProbes)
@@ -27,7 +27,14 @@ func (h *here) Report(ctx context.Context, log string) (Bundle, error) {
 		return nil, err
 	}
 	var text, findings, status bytes.Buffer
-	d := doctor.Diagnose(f, time.Since(began))
+	d, losses, failed := h.examine(ctx, f, began)
+	if failed != nil { // a report of a node that cannot be probed is one, too
+		d.Unread = append(d.Unread, "probes: "+failed.Error())
+	}
+	lost, err := json.MarshalIndent(losses, "", "  ")
+	if err != nil {
+		return nil, err
+	}
 	facts, err := json.MarshalIndent(f.WithoutSecrets(), "", "  ")
 	if err = errors.Join(err, d.WriteText(&text), d.WriteJSON(&findings),
 		doctor.StatusReport{Schema: doctor.Schema, Nodes: []doctor.Status{doctor.NewStatus(f)}}.WriteJSON(&status)); err != nil {
@@ -35,6 +42,7 @@ func (h *here) Report(ctx context.Context, log string) (Bundle, error) {
 	}
 	files := Bundle{{"doctor.txt", text.Bytes()}, {"doctor.json", findings.Bytes()},
 		{"status.json", status.Bytes()}, {"facts.json", facts},
+		{"losses.json", lost}, // with the rules that packets met
 		{"plan.txt", []byte(f.Plan.String())}, {"want.txt", []byte(f.Want.String())},
 		{"have.txt", []byte(f.Have.String())},
 		{"version.txt", []byte("twillctl " + h.version + "\n")}}

@@ -1,7 +1,6 @@
 package nft
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/google/nftables/expr"
@@ -48,7 +47,7 @@ func (r *reader) rule(table nfnl.Place, exprs []nfnl.Expr) rules.Rule {
 			before := d.Rule
 			if c.add == nil || len(c.spans) == 0 || !c.add(&d, c) {
 				d.Rule = before
-				d.UnknownIf = fmt.Sprintf("%s %x", exprs[0].Name, exprs[0].Data)
+				d.UnknownIf = exprs[0].Name
 			}
 		}
 		exprs = exprs[n:]

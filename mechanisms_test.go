@@ -38,6 +38,7 @@ var mechanisms = []struct {
 	{"read nf_tables", []string{"nfnl.Reader"}, []string{"doctor/rules/nft", "doctor/ruletrace", "netstate/filter", "netstate/firewall"}},
 	{"decide by rules of others", []string{"rules.Decide"}, []string{"doctor"}},
 	{"read the rules that it decides by", []string{"nft.Read", "rules.ParseSave"}, []string{"doctor/facts"}},
+	{"split a rule of policies", []string{"grammar.Next"}, []string{"doctor/isolation", "netstate/filter"}},
 	{"code nftables' rules", []string{"github.com/google/nftables/expr"}, []string{"doctor/rules/nft", "doctor/ruletrace", "lab/fabric",
 		"netstate/filter", "netstate/firewall", "netstate/nfnl"}},
 	{"begin to speak to the API server", []string{"rest.HTTPClientFor", "metadata.NewForConfigAndClient"}, []string{"internal/kubeclient"}},

@@ -63,7 +63,7 @@ func (s Set) String() string {
 type Filter struct {
 	Family Family
 	Name   string
-	Rules  string // one a line, in the grammar of netstate/filter
+	Rules  string // one a line, in the grammar of netstate/filter/grammar
 	Extra  string
 }
 
@@ -150,7 +150,7 @@ type Hook struct {
 	Family Family
 	Local  bool   // the packets for the node itself; not for Ethernet
 	Onward bool   // the frames that go on through another port; for Ethernet only
-	Rules  string // one a line, in the grammar of netstate/filter
+	Rules  string // one a line, in the grammar of netstate/filter/grammar
 	// Extra says what stands in the table that no object describes. Then nothing else of the family is observed, and a
 	// change of the Hook makes the whole table again.
 	Extra string

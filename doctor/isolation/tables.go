@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/filter/grammar"
 	"github.com/twill-net/twill/policy"
 )
 
@@ -118,8 +119,7 @@ func (p packet) judge(v *Verdict) bool {
 		return isolated
 	}
 	for _, line := range p.rules(v.Chain) {
-		words := strings.Fields(line)
-		if ports, ends := p.match(words); slices.Contains(words, "drop") && ends == "drop" && len(ports) == 1 {
+		if ports, end := p.match(line); end == "drop" && len(ports) == 1 {
 			v.Unknown = true
 			return true
 		}
@@ -141,7 +141,7 @@ const depth = 2
 func (p packet) decisions(chain string, within Ports, deep int) (all []rule, unread bool) {
 	lines := p.rules(chain)
 	for _, line := range lines {
-		ports, end := p.match(strings.Fields(line))
+		ports, end := p.match(line)
 		next, goes := strings.CutPrefix(end, "goto ")
 		for _, port := range ports {
 			both, ok := port.and(within)
@@ -182,36 +182,35 @@ func (v *Verdict) summarize() {
 
 // match returns the ports of the packet that a rule is about, and what it does with them; nothing if it is not about the
 // packet. A rule that is not in the grammar of policies ends in "?".
-func (p packet) match(words []string) (ports []Ports, end string) {
+func (p packet) match(line string) (ports []Ports, end string) {
 	ports = []Ports{{}}
-	for len(words) > 0 {
-		taken, ok := 2, false
-		switch word := words[0]; {
-		case word == "counter":
-			taken, ok = 1, true
-		case word == "accept", word == "return", word == "drop":
-			return ports, word
-		case word == "goto" && len(words) == 2:
-			return ports, "goto " + words[1]
-		case len(words) < 2:
-			return nil, "?"
-		case word == "log" && len(words) == 2:
+	for words := strings.Fields(line); len(words) > 0; {
+		var c grammar.Clause
+		c, words = grammar.Next(words)
+		set, ok := strings.TrimPrefix(c.Arg, "@"), true
+		switch c.Words {
+		case "counter":
+		case "accept", "return", "drop":
+			return ports, c.Words
+		case "goto":
+			return ports, "goto " + c.Arg
+		case "log":
 			return nil, ""
-		case word == "saddr" && strings.HasPrefix(strings.Join(words, " "), "saddr . daddr @"):
-			taken = 4
-			_, ok = p.state[netstate.Element{Set: words[3][1:], Prefix: netstate.Host(p.src)}.Key()]
+		case "saddr . daddr":
+			_, ok = p.state[netstate.Element{Set: set, Prefix: netstate.Host(p.src)}.Key()]
 			ok = ok && p.src == p.dst
-		case word == "daddr" && strings.HasPrefix(strings.Join(words, " "), "daddr . proto . port @"):
-			taken = 6
-			ports = p.named[words[5][1:]][netstate.Host(p.dst)]
+		case "daddr . proto . port":
+			ports = p.named[set][netstate.Host(p.dst)]
 			ok = len(ports) > 0
-		case word == "saddr", word == "daddr":
-			ok = p.contains(words[1], p.field(word))
-		case word == "proto" && protocols[words[1]] != "":
-			ports, ok = []Ports{{Protocol: protocols[words[1]]}}, true
-		case len(words) > 2 && words[1] == "dport":
-			taken = 3
-			if ports, ok = p.destinations(word, words[2]); !ok {
+		case "saddr", "daddr":
+			ok = p.contains(c.Arg, p.field(c.Words))
+		case "proto":
+			ports = []Ports{{Protocol: protocols[c.Arg]}}
+			if ports[0].Protocol == "" {
+				return nil, "?"
+			}
+		case "tcp dport", "udp dport", "sctp dport":
+			if ports, ok = p.destinations(strings.TrimSuffix(c.Words, " dport"), c.Arg); !ok {
 				return nil, "?"
 			}
 		default:
@@ -220,7 +219,6 @@ func (p packet) match(words []string) (ports []Ports, end string) {
 		if !ok {
 			return nil, ""
 		}
-		words = words[taken:]
 	}
 	return nil, "?"
 }

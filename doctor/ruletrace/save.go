@@ -69,7 +69,7 @@ func (b *book) savedObject(m *met) (locate.Object, bool) {
 
 func ruleObject(tool string, c savedrule.Chain, r savedrule.Rule) locate.Object {
 	return locate.Object{Kind: locate.Rule, Text: fmt.Sprintf("%s %s %s: %s", tool, c.Table, c.Name, shorten(r.Text)),
-		Fix: r.Delete(tool, c.Table), Table: c.Table, Chain: c.Name, Comment: r.Option("--comment")}
+		Fix: r.Delete(tool, c.Table), Table: c.Table, Chain: c.Name, Comment: r.Comment()}
 }
 
 func policyObject(tool string, c savedrule.Chain) locate.Object {

@@ -2,6 +2,7 @@ package savedrule
 
 import (
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -23,14 +24,10 @@ type Rule struct {
 	Packets uint64   // that met the rule; 0 without counters
 }
 
-// Option returns the word after an option, empty if the rule has no such option. A comment's words are none.
-func (r Rule) Option(name string) string {
-	for i := 0; i+1 < len(r.Words); i++ {
-		if r.Words[i] == name {
-			return r.Words[i+1]
-		} else if r.Words[i] == "--comment" {
-			i++
-		}
+// Comment returns the rule's comment, empty if it has none.
+func (r Rule) Comment() string {
+	if i := slices.Index(r.Words, "--comment"); i >= 0 && i+1 < len(r.Words) {
+		return r.Words[i+1]
 	}
 	return ""
 }

@@ -36,3 +36,14 @@ COMMIT
 		t.Errorf("got %+v", got)
 	}
 }
+
+// TestComment: a rule's comment is one word, and some have none.
+func TestComment(t *testing.T) {
+	for line, want := range map[string]string{
+		`-A x -m comment --comment "to \"own\"" -j DROP`: `to "own"`, `-A x -j DROP`: "", `-A x --comment`: "",
+	} {
+		if got := Parse("*t\n:x -\n" + line)[0].Rules[0].Comment(); got != want {
+			t.Errorf("%s: got %q, want %q", line, got, want)
+		}
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/filter/grammar"
 	"github.com/twill-net/twill/netstate/nfnl"
 )
 
@@ -30,7 +31,7 @@ func decodeRule(family netstate.Family, exprs []nfnl.Expr) (text string, ok bool
 	for _, view := range []string{"", "backwards", "errors"} {
 		text, rest, ended := view, exprs, false
 		for len(rest) > 0 && !ended {
-			words, n, end := decodeClause(grammar[family][view], family, rest)
+			words, n, end := decodeClause(clauses[family][view], family, rest)
 			if n == 0 {
 				break
 			}
@@ -48,14 +49,14 @@ func decodeRule(family netstate.Family, exprs []nfnl.Expr) (text string, ok bool
 func decodeClause(known []clause, family netstate.Family, exprs []nfnl.Expr) (words string, n int, end bool) {
 	args := arguments(family, exprs)
 	for _, c := range known {
-		with := args
-		if !c.arg {
+		kind, with := grammar.Of(c.words), args
+		if !kind.Arg {
 			with = []string{""}
 		}
 		for _, arg := range with {
 			e := c.encode(family, arg)
-			if (len(e) > n || len(e) == n && c.end) && nfnl.IsPrefix(e, exprs) > 0 {
-				words, n, end = strings.TrimSuffix(c.words+" "+arg, " "), len(e), c.end
+			if (len(e) > n || len(e) == n && kind.End) && nfnl.IsPrefix(e, exprs) > 0 {
+				words, n, end = strings.TrimSuffix(c.words+" "+arg, " "), len(e), kind.End
 			}
 		}
 	}

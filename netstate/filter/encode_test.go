@@ -200,7 +200,7 @@ func TestClauses(t *testing.T) {
 	for family, rules := range map[netstate.Family][][2]string{
 		netstate.IPv4: ip, netstate.IPv6: ip, netstate.Ethernet: golden[netstate.Ethernet],
 	} {
-		for _, c := range slices.Concat(slices.Collect(maps.Values(grammar[family]))...) {
+		for _, c := range slices.Concat(slices.Collect(maps.Values(clauses[family]))...) {
 			if !slices.ContainsFunc(rules, func(g [2]string) bool {
 				return strings.Contains(" "+g[0]+" ", " "+c.words+" ")
 			}) {

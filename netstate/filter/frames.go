@@ -15,17 +15,11 @@ import (
 	"github.com/twill-net/twill/netstate/nfnl"
 )
 
-// frameClauses are what rules about frames have in place of clauses:
-//
-//	iifgroup N                  came in through a device of a group; oifgroup: goes on through one
-//	iifname @SET                came in through one of some devices
-//	ether type ip, ip6, arp     holds a packet of a protocol, and has no VLAN tag
-//	iifname . ip saddr @SET     its device and its source address, if it holds IPv4, are in a set of pairs; ip6: IPv6
-//	saddr PREFIX                its source address is in a prefix, if it holds a packet of that family; daddr
+// frameClauses are what rules about frames have in place of clauses.
 var frameClauses = []clause{
-	{words: "iifgroup", arg: true, encode: group(expr.MetaKeyIIFGROUP)},
-	{words: "oifgroup", arg: true, encode: group(expr.MetaKeyOIFGROUP)},
-	{words: "ether type", arg: true, encode: func(_ netstate.Family, arg string) []expr.Any {
+	{words: "iifgroup", encode: group(expr.MetaKeyIIFGROUP)},
+	{words: "oifgroup", encode: group(expr.MetaKeyOIFGROUP)},
+	{words: "ether type", encode: func(_ netstate.Family, arg string) []expr.Any {
 		kind, ok := etherTypes[arg]
 		if !ok {
 			return nil
@@ -33,11 +27,11 @@ var frameClauses = []clause{
 		return []expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseLLHeader, Offset: 12, Len: 2},
 			nfnl.Compare(expr.CmpOpEq, binaryutil.BigEndian.PutUint16(kind))}
 	}},
-	{words: "iifname", arg: true, encode: func(_ netstate.Family, arg string) []expr.Any { return lookup(arg, incoming()) }},
-	{words: "iifname . ip saddr", arg: true, encode: source(netstate.IPv4)},
-	{words: "iifname . ip6 saddr", arg: true, encode: source(netstate.IPv6)},
-	{words: "saddr", arg: true, encode: framePrefix(nfnl.Source)},
-	{words: "daddr", arg: true, encode: framePrefix(nfnl.Destination)},
+	{words: "iifname", encode: func(_ netstate.Family, arg string) []expr.Any { return lookup(arg, incoming()) }},
+	{words: "iifname . ip saddr", encode: source(netstate.IPv4)},
+	{words: "iifname . ip6 saddr", encode: source(netstate.IPv6)},
+	{words: "saddr", encode: framePrefix(nfnl.Source)},
+	{words: "daddr", encode: framePrefix(nfnl.Destination)},
 }
 
 // etherTypes are linux/if_ether.h's.

@@ -11,14 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/netstate"
+	"github.com/twill-net/twill/netstate/filter/grammar"
 	"github.com/twill-net/twill/netstate/nfnl"
 )
 
-// clause is one piece of a rule: some words, and perhaps an argument.
+// clause is how the clauses of some words are written.
 type clause struct {
 	words string
-	arg   bool
-	end   bool // of the rule
 	// encode returns the expressions that nft would write, or nil if that is no argument of the clause.
 	encode func(family netstate.Family, arg string) []expr.Any
 }
@@ -31,13 +30,13 @@ var stateClauses = []clause{
 		return append(reply, ctState(expr.CtStateBitESTABLISHED)...)
 	}},
 	{words: "ct related", encode: func(netstate.Family, string) []expr.Any { return ctState(expr.CtStateBitRELATED) }},
-	{words: "iifname", arg: true, encode: device(expr.MetaKeyIIFNAME)},
-	{words: "oifname", arg: true, encode: device(expr.MetaKeyOIFNAME)},
+	{words: "iifname", encode: device(expr.MetaKeyIIFNAME)},
+	{words: "oifname", encode: device(expr.MetaKeyOIFNAME)},
 	{words: "tcp without syn", encode: func(netstate.Family, string) []expr.Any {
 		flags := &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1}
 		return append(isProtocol(unix.IPPROTO_TCP), flags, nfnl.Mask([]byte{tcpSYN}), nfnl.Compare(expr.CmpOpEq, []byte{0}))
 	}},
-	{words: "icmpv6", arg: true, encode: func(_ netstate.Family, arg string) []expr.Any {
+	{words: "icmpv6", encode: func(_ netstate.Family, arg string) []expr.Any {
 		least, most, ok := numbers(arg, 8)
 		if !ok {
 			return nil
@@ -47,7 +46,7 @@ var stateClauses = []clause{
 	}},
 }
 
-var reset = clause{words: "reset", end: true, encode: func(netstate.Family, string) []expr.Any {
+var reset = clause{words: "reset", encode: func(netstate.Family, string) []expr.Any {
 	return []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}}
 }}
 
@@ -56,18 +55,18 @@ const tcpSYN = 2
 
 // ends are what rules of all families end with, and what may come before it.
 var ends = []clause{
-	{words: "mark without", arg: true, encode: withBits(func(bits uint32) []expr.Any {
+	{words: "mark without", encode: withBits(func(bits uint32) []expr.Any {
 		return []expr.Any{nfnl.Mask(binaryutil.NativeEndian.PutUint32(bits)), nfnl.Compare(expr.CmpOpEq, make([]byte, 4))}
 	})},
-	{words: "mark set", arg: true, end: true, encode: withBits(func(bits uint32) []expr.Any { return markWith(bits, bits) })},
-	{words: "mark clear", arg: true, end: true, encode: withBits(func(bits uint32) []expr.Any { return markWith(bits, 0) })},
+	{words: "mark set", encode: withBits(func(bits uint32) []expr.Any { return markWith(bits, bits) })},
+	{words: "mark clear", encode: withBits(func(bits uint32) []expr.Any { return markWith(bits, 0) })},
 	{words: "counter", encode: func(netstate.Family, string) []expr.Any { return []expr.Any{&expr.Counter{}} }},
-	{words: "log", arg: true, end: true, encode: logAs},
-	{words: "accept", end: true, encode: verdict(expr.VerdictAccept)},
-	{words: "drop", end: true, encode: verdict(expr.VerdictDrop)},
-	{words: "return", end: true, encode: verdict(expr.VerdictReturn)},
-	{words: "jump", arg: true, end: true, encode: verdict(expr.VerdictJump)},
-	{words: "goto", arg: true, end: true, encode: verdict(expr.VerdictGoto)},
+	{words: "log", encode: logAs},
+	{words: "accept", encode: verdict(expr.VerdictAccept)},
+	{words: "drop", encode: verdict(expr.VerdictDrop)},
+	{words: "return", encode: verdict(expr.VerdictReturn)},
+	{words: "jump", encode: verdict(expr.VerdictJump)},
+	{words: "goto", encode: verdict(expr.VerdictGoto)},
 }
 
 // withBits is about the packet's mark, and bits of it.
@@ -88,8 +87,8 @@ func markWith(bits, values uint32) []expr.Any {
 	return []expr.Any{change, &expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: 1}}
 }
 
-// grammar is what rules of each family consist of.
-var grammar = map[netstate.Family]map[string][]clause{
+// clauses are what rules of each family consist of, by the word for their view.
+var clauses = map[netstate.Family]map[string][]clause{
 	netstate.IPv4:     packetGrammar(),
 	netstate.IPv6:     packetGrammar(),
 	netstate.Ethernet: {"": slices.Concat(frameClauses, ends)},
@@ -108,46 +107,28 @@ func packetGrammar() map[string][]clause {
 func encode(family netstate.Family, rule string) ([]expr.Any, error) {
 	var exprs []expr.Any
 	words, ended := strings.Fields(rule), false
-	known := grammar[family][""]
-	if len(words) > 0 && grammar[family][words[0]] != nil {
-		known, words = grammar[family][words[0]], words[1:]
+	known := clauses[family][""]
+	if len(words) > 0 && clauses[family][words[0]] != nil {
+		known, words = clauses[family][words[0]], words[1:]
 	}
 	for len(words) > 0 {
 		if ended {
 			return nil, fmt.Errorf("rule %q: it goes on with %q after its end", rule, words[0])
 		}
-		c, n, e := firstClause(known, family, words)
-		if n == 0 {
+		c, rest := grammar.Next(words)
+		var e []expr.Any
+		if i := slices.IndexFunc(known, func(k clause) bool { return k.words == c.Words }); i >= 0 {
+			e = known[i].encode(family, c.Arg)
+		}
+		if e == nil {
 			return nil, fmt.Errorf("rule %q: no clause begins with %q", rule, strings.Join(words, " "))
 		}
-		exprs, words, ended = append(exprs, e...), words[n:], c.end
+		exprs, words, ended = append(exprs, e...), rest, c.End
 	}
 	if !ended {
 		return nil, fmt.Errorf("rule %q: want an end such as accept, drop or return", rule)
 	}
 	return exprs, nil
-}
-
-// firstClause returns the clause with which words begin, how many of them it has, and its expressions.
-func firstClause(known []clause, family netstate.Family, words []string) (clause, int, []expr.Any) {
-	for _, c := range known {
-		n := strings.Count(c.words, " ") + 1
-		if len(words) < n || strings.Join(words[:n], " ") != c.words {
-			continue
-		}
-		arg := ""
-		if c.arg {
-			if len(words) == n {
-				continue
-			}
-			arg = words[n]
-			n++
-		}
-		if e := c.encode(family, arg); e != nil {
-			return c, n, e
-		}
-	}
-	return clause{}, 0, nil
 }
 
 // register returns the register that begins size bytes after the first one's begin. The first of each four 32-bit

@@ -13,33 +13,6 @@ import (
 )
 
 // view is what a rule takes for the source and the destination. The first word of a rule says which one it has.
-//
-// The grammar of the texts in netstate.Filter and netstate.Hook: one rule a line, which is perhaps the word for a view, some
-// matches, perhaps a counter, and one end. A packet has to fit all matches.
-//
-//	backwards                 the rule is about the packet as if it went the other way
-//	errors                    the rule is about the connection that an ICMP error is about: saddr is who began it, daddr who answers
-//
-//	new                       no answer has been seen yet in the packet's connection
-//	ct reply established      an answer in a connection
-//	ct related                of a connection that another one announced, or an ICMP error about one
-//	iifname NAME              came in through a device; oifname: goes out
-//	saddr @SET                its source address is in a set; daddr: its destination
-//	saddr PREFIX              or in a prefix
-//	saddr . daddr @SET        both addresses are in a set of pairs
-//	daddr . proto . port @SET its destination address, protocol and destination port are in a set
-//	from . saddr @SET         of errors: who sends the error, and who began the connection, are in a set of pairs; from . daddr
-//	proto N                   of a transport protocol
-//	tcp dport N, N-M, @SET    to a port, or to one of some; udp, sctp
-//	tcp without syn           of TCP, and not the first of a connection
-//	icmpv6 N, N-M             of an ICMPv6 type, or one of some
-//	mark without BITS         its mark has none of some bits
-//	mark set BITS             an end that decides nothing, but sets bits of its mark; mark clear
-//	log NAME                  an end that decides nothing, but tells netstate.LogGroup of some packets, with a name
-//	accept, drop, return      ends
-//	reset                     an end that drops, and answers TCP with a reset
-//	jump CHAIN, goto CHAIN    ends: another chain decides
-//	saddr vmap @MAP           an end where the map has the address: the map's verdict; daddr
 type view struct{ reversed, ofError bool }
 
 // views are all views by their words. Without one it is the packet as it is. In the forward hook its header has the addresses of
@@ -91,26 +64,26 @@ func isProtocol(protocol byte) []expr.Any { return view{}.isProtocol(protocol) }
 // clauses are the matches that depend on the view.
 func (v view) clauses() []clause {
 	return []clause{
-		{words: "saddr", arg: true, encode: v.match(nfnl.Source)},
-		{words: "daddr", arg: true, encode: v.match(nfnl.Destination)},
-		{words: "saddr . daddr", arg: true, encode: func(family netstate.Family, arg string) []expr.Any {
+		{words: "saddr", encode: v.match(nfnl.Source)},
+		{words: "daddr", encode: v.match(nfnl.Destination)},
+		{words: "saddr . daddr", encode: func(family netstate.Family, arg string) []expr.Any {
 			size := family.Bits() / 8
 			return lookup(arg, v.address(nfnl.Source, size, 1), v.address(nfnl.Destination, size, register(size)))
 		}},
-		{words: "daddr . proto . port", arg: true, encode: func(family netstate.Family, arg string) []expr.Any {
+		{words: "daddr . proto . port", encode: func(family netstate.Family, arg string) []expr.Any {
 			size := family.Bits() / 8
 			return lookup(arg, v.address(nfnl.Destination, size, 1), v.protocol(register(size)), v.port(register(size+4)))
 		}},
-		{words: "proto", arg: true, encode: func(_ netstate.Family, arg string) []expr.Any {
+		{words: "proto", encode: func(_ netstate.Family, arg string) []expr.Any {
 			n, err := strconv.ParseUint(arg, 10, 8)
 			if err != nil {
 				return nil
 			}
 			return v.isProtocol(byte(n))
 		}},
-		{words: "tcp dport", arg: true, encode: v.ports(unix.IPPROTO_TCP)},
-		{words: "udp dport", arg: true, encode: v.ports(unix.IPPROTO_UDP)},
-		{words: "sctp dport", arg: true, encode: v.ports(unix.IPPROTO_SCTP)},
+		{words: "tcp dport", encode: v.ports(unix.IPPROTO_TCP)},
+		{words: "udp dport", encode: v.ports(unix.IPPROTO_UDP)},
+		{words: "sctp dport", encode: v.ports(unix.IPPROTO_SCTP)},
 	}
 }
 
@@ -125,7 +98,7 @@ func (v view) senderClauses() (all []clause) {
 		return nil
 	}
 	for d, words := range map[nfnl.Direction]string{nfnl.Source: "from . saddr", nfnl.Destination: "from . daddr"} {
-		all = append(all, clause{words: words, arg: true, encode: func(family netstate.Family, arg string) []expr.Any {
+		all = append(all, clause{words: words, encode: func(family netstate.Family, arg string) []expr.Any {
 			size := family.Bits() / 8
 			return lookup(arg, nfnl.LoadAddress(nfnl.Source, size, 1), v.address(d, size, register(size)))
 		}})
@@ -136,8 +109,8 @@ func (v view) senderClauses() (all []clause) {
 // mapEnds are the ends that do.
 func (v view) mapEnds() []clause {
 	return []clause{
-		{words: "saddr vmap", arg: true, end: true, encode: v.verdictMap(nfnl.Source)},
-		{words: "daddr vmap", arg: true, end: true, encode: v.verdictMap(nfnl.Destination)},
+		{words: "saddr vmap", encode: v.verdictMap(nfnl.Source)},
+		{words: "daddr vmap", encode: v.verdictMap(nfnl.Destination)},
 	}
 }
 

@@ -218,7 +218,7 @@ func decodeRanges(
 		}
 		last, extra := bytes.Repeat([]byte{0xff}, len(start.key)), start.extra
 		if len(raw) > 0 && raw[0].end {
-			last, extra = before(raw[0].key), join(extra, raw[0].extra)
+			last, extra = nfnl.Before(raw[0].key), join(extra, raw[0].extra)
 			raw = raw[1:]
 		} else if len(raw) > 0 {
 			last = nil // two starts: an error
@@ -254,17 +254,6 @@ func rangeOf(
 }
 
 func isZero(key []byte) bool { return len(bytes.Trim(key, "\x00")) == 0 }
-
-// before returns the key before another one.
-func before(key []byte) []byte {
-	key = slices.Clone(key)
-	for i := len(key) - 1; i >= 0; i-- {
-		if key[i]--; key[i] != 0xff {
-			break
-		}
-	}
-	return key
-}
 
 func join(a, b string) string {
 	if a == "" || b == "" {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"iter"
+	"slices"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -87,6 +88,17 @@ func CString(b []byte) string {
 func DataValue(nested []byte) []byte {
 	attrs, _ := ParseAttributes(nested)
 	return attrs[unix.NFTA_DATA_VALUE]
+}
+
+// Before returns the key of a set before another one.
+func Before(key []byte) []byte {
+	key = slices.Clone(key)
+	for i := len(key) - 1; i >= 0; i-- {
+		if key[i]--; key[i] != 0xff {
+			break
+		}
+	}
+	return key
 }
 
 // equalAttributes reports whether got has all attributes of want, and others only if they are zero.

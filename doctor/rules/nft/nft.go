@@ -125,7 +125,7 @@ func spans(table nfnl.Place, name string, size int) (all []span) {
 			all = append(all, span{e.Key, e.Key})
 			continue
 		case open:
-			all[len(all)-1].last = before(e.Key)
+			all[len(all)-1].last = nfnl.Before(e.Key)
 		}
 		if open = !e.IntervalEnd; open {
 			all = append(all, span{e.Key, slices.Repeat([]byte{0xff}, size)})
@@ -142,15 +142,4 @@ func compareElements(a, b nftables.SetElement) int {
 		return -1
 	}
 	return 1
-}
-
-// before returns the key before another one, which is not the first.
-func before(key []byte) []byte {
-	key = slices.Clone(key)
-	for i := len(key) - 1; i >= 0; i-- {
-		if key[i]--; key[i] != 0xff {
-			break
-		}
-	}
-	return key
 }

@@ -4,8 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strconv"
-	"strings"
+	"slices"
 	"syscall"
 
 	"golang.org/x/net/ipv4"
@@ -162,13 +161,9 @@ func (s *seenAt) ports(f locate.Flow) [2]uint16 {
 
 // mark returns the mark that a rule of the namespace gave the flow's packets.
 func mark(h locate.Host) uint32 {
-	for _, hit := range h.Hits {
-		first, _, _ := strings.Cut(hit.Rewrote, ",")
-		if _, after, ok := strings.Cut(first, " to "); ok && strings.HasPrefix(first, "mark ") {
-			if n, err := strconv.ParseUint(after, 0, 32); err == nil {
-				return uint32(n)
-			}
-		}
+	i := slices.IndexFunc(h.Hits, func(hit locate.Hit) bool { return hit.Effect.Mark != 0 })
+	if i < 0 {
+		return 0
 	}
-	return 0
+	return h.Hits[i].Effect.Mark
 }

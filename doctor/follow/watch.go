@@ -118,12 +118,13 @@ func (s *seenAt) of(f locate.Flow) locate.Host {
 		if seen, ok := f.See(packet.Sighting{Frame: packet.DecodeStart(d.Packet)}); ok {
 			dropped := watch.Explain(d)
 			dropped.Back, dropped.Neighbour = seen.Back, seen.IsNeighbour()
+			dropped.Limit, _ = unusual.Exhausted(d.Reason, d.Function, !f.Src.Is4())
 			h.Drops = append(h.Drops, dropped)
 		}
 	}
 	for _, x := range s.Hits {
 		if o := x.Object; doctor.IsOwnRule(o.Table, o.Chain, o.Target, o.Comment) {
-			x.Rewrote = "" // it masquerades what leaves the cluster
+			x.Rewrote, x.Effect = "", locate.Effect{} // it masquerades what leaves the cluster
 		}
 		h.Hits = append(h.Hits, x)
 	}

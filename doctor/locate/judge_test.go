@@ -95,7 +95,7 @@ func TestJudge(t *testing.T) {
 			host(all, "node2").Routed = []Routed{{Object: Object{Kind: PolicyRule, Text: "100: from 10.244.0.0/16 lookup 100", Usual: "no such rule"}}}
 		}},
 		"a rule that copies, and no answer": {last: 2, host: "node1", by: rule.Text, with: func(all []Host) {
-			host(all, "node1").Hits = []Hit{{Host: "node1", Object: rule, Rewrote: copied, Src: a, Dst: b}}
+			host(all, "node1").Hits = []Hit{{Host: "node1", Object: rule, Rewrote: "copied", Effect: Effect{Copies: true}, Src: a, Dst: b}}
 			host(all, "node1").Seen[1].MACs = []string{"02:00:00:00:00:77"} // of a copy
 		}},
 		"somebody else answers": {last: 2, host: "node1", by: "local 10.244.2.0/24 dev lo", is: true, with: func(all []Host) {
@@ -114,6 +114,12 @@ func TestJudge(t *testing.T) {
 		}},
 		"a rule that stops the tunnel": {last: 7, host: "node2", by: rule.Text, is: true, with: func(all []Host) {
 			host(all, "node2").Hits = []Hit{{Host: "node2", Object: rule, Stops: true, Src: na, Dst: nb}}
+		}},
+		"a rule that gave it another source": {last: 8, host: "node1", by: rule.Text, with: func(all []Host) {
+			host(all, "node1").Hits = []Hit{{Host: "node1", Object: rule, Rewrote: "saddr 10.244.1.2 to 10.9.9.9", Effect: Effect{Source: true}, Src: a, Dst: b}}
+		}},
+		"a rule that marked it": {last: 8, host: "node1", by: rule.Text, with: func(all []Host) {
+			host(all, "node1").Hits = []Hit{{Host: "node1", Object: rule, Rewrote: "mark 0x0 to 0x1", Effect: Effect{Marks: true, Mark: 1}, Src: a, Dst: b}}
 		}},
 		"a rule that rewrote it, one node before": {last: 8, host: "node1", by: rule.Text, is: true, with: func(all []Host) {
 			host(all, "node1").Hits = []Hit{{Host: "node1", Object: rule, Rewrote: "ttl 64 to 1", Src: a, Dst: b}}
@@ -214,6 +220,9 @@ func reworded(all []Host) []Host {
 		}
 		for i := range h.Hits {
 			h.Hits[i].Object = reword(h.Hits[i].Object)
+			if h.Hits[i].Rewrote != "" {
+				h.Hits[i].Rewrote = "§"
+			}
 		}
 		for i := range h.Routed {
 			h.Routed[i].Object = reword(h.Routed[i].Object)
@@ -287,7 +296,7 @@ func TestCopied(t *testing.T) {
 	f.Twice = true
 	for _, back := range []bool{false, true} {
 		hosts := crossing(2, back)
-		host(hosts, "pod2").Hits = []Hit{{Host: "pod2", Object: o, Rewrote: copied, Src: a, Dst: b}}
+		host(hosts, "pod2").Hits = []Hit{{Host: "pod2", Object: o, Rewrote: "copied", Effect: Effect{Copies: true}, Src: a, Dst: b}}
 		if got := Judge(f, hosts, nil); got.Host != "pod2" || got.By != o || !got.Exact {
 			t.Errorf("back %t: got %+v", back, got)
 		}

@@ -126,12 +126,22 @@ type Hit struct {
 	Stops bool
 	// Rewrote is what the rule made of the packet: "ttl 64 to 1", "copied"; empty: nothing.
 	Rewrote  string
+	Effect   Effect     // of this what judgements ask for
 	Counted  bool       // by a legacy table's counter, which counts packets of others, too
 	Hook     string     // prerouting, forward, input, output, postrouting, ingress, egress
 	Family   string     // of the table: ip, ip6, inet, bridge, arp, netdev
 	In, Out  string     // devices
 	Src, Dst netip.Addr // of the packet when it met the rule; invalid: it is no IP packet, or not known
 	Proto    byte
+}
+
+// Effect is what a rule made of a packet.
+type Effect struct {
+	Copies bool // it sent another packet like this one
+	Source bool // it gave the packet another source, and altered nothing else
+	Marks  bool
+	Mark   uint32         // that the packet got, if it is known
+	To     netip.AddrPort // the new destination; the port is 0 if it stays
 }
 
 // Host is what was seen in one network namespace on the path.

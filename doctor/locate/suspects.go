@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/netip"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,7 +37,7 @@ func (j *judgement) misled() (all []suspect) {
 // isCopied reports whether a rule copies packets of the flow.
 func (j *judgement) isCopied() bool {
 	for _, name := range j.path {
-		if slices.ContainsFunc(j.hosts[name].Hits, func(h Hit) bool { return h.Rewrote == copied }) {
+		if slices.ContainsFunc(j.hosts[name].Hits, func(h Hit) bool { return h.Effect.Copies }) {
 			return true
 		}
 	}
@@ -170,32 +169,26 @@ func (j *judgement) isOwned(mac string, s Seen) bool {
 	})
 }
 
-// copied is what a rule does that sends another packet like the one it meets (ruletrace.Copied).
-const copied = "copied"
-
-// newSource is what a rule says that only gives a packet another source.
-var newSource = regexp.MustCompile(`^saddr [^,]*(, sport [^,]*)?$|^(SNAT|MASQUERADE)\b`)
-
 // rewritten returns the rules that changed the packet on its way. Where it was copied the copies may have come back, and
 // end before the rule.
 func (j *judgement) rewritten() (all []suspect) {
 	passed := false
 	for _, name := range j.path {
 		for _, h := range j.hosts[name].Hits {
-			isCopy := h.Rewrote == copied && (j.concerns(h, j.back) || j.concerns(h, !j.back))
+			isCopy := h.Effect.Copies && (j.concerns(h, j.back) || j.concerns(h, !j.back))
 			if h.Rewrote == "" || !isCopy && (passed || !j.concerns(h, j.back)) {
 				continue
 			}
 			score, exact := byWire, !h.Counted
 			switch {
-			case h.Rewrote == copied:
+			case h.Effect.Copies:
 				score, exact = byReason-perRank, false
 				if j.flow.Twice {
 					score, exact = byWire, !h.Counted
 				}
-			case strings.HasPrefix(h.Rewrote, "mark "):
+			case h.Effect.Marks:
 				score, exact = byReason, false
-			case newSource.MatchString(h.Rewrote): // may follow from a new destination
+			case h.Effect.Source: // may follow from a new destination
 				score, exact = byReason+atLast, false
 			case h.Counted:
 				score = byReason + atDrop

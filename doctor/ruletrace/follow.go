@@ -1,11 +1,14 @@
 package ruletrace
 
 import (
+	"encoding/binary"
 	"net/netip"
 	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/twill-net/twill/doctor/locate"
 )
 
 // met is a rule or policy that one packet met.
@@ -14,7 +17,7 @@ type met struct {
 	rule    rule // its zero value: the chain's policy
 	hook    string
 	packet  packet
-	rewrote []string
+	rewrote []change
 }
 
 // verdict returns what the rule calls its verdict.
@@ -125,16 +128,42 @@ func (t *track) step(e event, set ruleset) *met {
 func (t *track) blame(c change) {
 	for _, m := range slices.Backward(t.writers) {
 		if m.rule.effect.alters(c) {
-			m.rewrote = append(m.rewrote, c.text)
+			m.rewrote = append(m.rewrote, c)
 			return
 		}
 	}
 }
 
+// rewriting returns what the rule made of the packet, for people.
 func (m *met) rewriting() string {
-	all := m.rewrote
+	var all []string
+	for _, c := range m.rewrote {
+		all = append(all, c.text)
+	}
 	if m.rule.effect.unseen != "" {
-		all = append(slices.Clone(all), m.rule.effect.unseen)
+		all = append(all, m.rule.effect.unseen)
 	}
 	return strings.Join(all, ", ")
+}
+
+// made returns the same for judgements.
+func (m *met) made() locate.Effect {
+	e := locate.Effect{Copies: m.rule.effect.unseen == Copied, Source: len(m.rewrote) > 0}
+	var to netip.Addr
+	var port uint16
+	for _, c := range m.rewrote {
+		switch c.field.name {
+		case "mark":
+			e.Marks, e.Mark = true, binary.BigEndian.Uint32(c.is)
+		case "daddr":
+			to, _ = netip.AddrFromSlice(c.is)
+		case "dport":
+			port = binary.BigEndian.Uint16(c.is)
+		}
+		e.Source = e.Source && (c.field.name == "saddr" || c.field.name == "sport")
+	}
+	if to.IsValid() {
+		e.To = netip.AddrPortFrom(to, port)
+	}
+	return e
 }

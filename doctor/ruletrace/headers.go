@@ -136,6 +136,7 @@ type change struct {
 	layer layer
 	field field
 	text  string // "ttl 64 to 1"
+	is    []byte // the new value
 }
 
 // changes returns what differs between two looks at one packet.
@@ -153,7 +154,7 @@ func compare(l layer, fields []field, before, after []byte) []change {
 	for _, f := range fields {
 		was, is := f.of(before), f.of(after)
 		if was != nil && is != nil && !bytes.Equal(was, is) {
-			list = append(list, change{l, f, fmt.Sprintf("%s %s to %s", f.name, f.text(was), f.text(is))})
+			list = append(list, change{l, f, fmt.Sprintf("%s %s to %s", f.name, f.text(was), f.text(is)), is})
 		}
 	}
 	return list
@@ -161,5 +162,6 @@ func compare(l layer, fields []field, before, after []byte) []change {
 
 // markChange returns the change of a packet's mark.
 func markChange(before, after uint32) change {
-	return change{markLayer, field{"mark", 0, 4}, fmt.Sprintf("mark %#x to %#x", before, after)}
+	return change{markLayer, field{"mark", 0, 4}, fmt.Sprintf("mark %#x to %#x", before, after),
+		binary.BigEndian.AppendUint32(nil, after)}
 }

@@ -205,7 +205,10 @@ func check(t *testing.T, l loss) {
 	if !l.want.Src.IsValid() {
 		h.Src, h.Dst, h.Proto = netip.Addr{}, netip.Addr{}, 0
 	}
-	h.Object = l.want.Object
+	if !isMade(h) {
+		t.Errorf("judgements are told %+v, which is not %q", h.Effect, h.Rewrote)
+	}
+	h.Object, h.Effect = l.want.Object, l.want.Effect
 	if l.want.Rewrote == "ether daddr" && strings.HasPrefix(h.Rewrote, "ether daddr ") { // the old one is random
 		h.Rewrote = l.want.Rewrote
 	}
@@ -232,4 +235,16 @@ func matches(text, pattern string) bool {
 		}
 	}
 	return text == ""
+}
+
+// isMade reports whether a hit's effect is what its words say of a new destination, source or mark.
+func isMade(h locate.Hit) bool {
+	_, to, _ := strings.Cut(h.Rewrote+",", "daddr ")
+	_, to, moved := strings.Cut(to, " to ")
+	to, _, _ = strings.Cut(to, ",")
+	if _, err := netip.ParseAddr(to); moved && err == nil && h.Effect.To.Addr().String() != to {
+		return false
+	}
+	return strings.HasPrefix(h.Rewrote, "mark ") == h.Effect.Marks && (h.Rewrote == Copied) == h.Effect.Copies &&
+		(!h.Effect.Source || strings.HasPrefix(h.Rewrote, "saddr ") || h.Counted)
 }

@@ -2,6 +2,7 @@ package ruletrace
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"slices"
@@ -163,13 +164,30 @@ func act(h *locate.Hit, r savedrule.Rule) bool {
 	case target == "NFQUEUE":
 		h.Verdict, h.Stops = "queue", unheard(r.Words[i+2:])
 	case target == "TEE":
-		h.Verdict, h.Rewrote = "dup", Copied
+		h.Verdict, h.Rewrote, h.Effect.Copies = "dup", Copied, true
 	case slices.Contains(harmless, target) || targets[target] == nil:
 		return false // it may be a chain
 	default:
 		h.Verdict, h.Rewrote = "continue", options
+		h.Effect = locate.Effect{Source: target == "SNAT" || target == "MASQUERADE", Marks: target == "mark",
+			To: destination(r.Words[i+2:])}
 	}
 	return true
+}
+
+// destination returns the first destination that a target DNAT gives packets; the zero value: none, or one of its own.
+func destination(options []string) (to netip.AddrPort) {
+	i := slices.Index(options, "--to-destination")
+	if i < 0 || i+1 >= len(options) {
+		return to
+	}
+	if to, err := netip.ParseAddrPort(options[i+1]); err == nil {
+		return to
+	}
+	if a, err := netip.ParseAddr(options[i+1]); err == nil {
+		to = netip.AddrPortFrom(a, 0)
+	}
+	return to
 }
 
 // unheard reports whether nobody listens to the queue of a target NFQUEUE.

@@ -40,7 +40,7 @@ func (b *book) hits(list []*met) []locate.Hit {
 		if _, ok := objects[key]; !ok {
 			objects[key] = b.object(m)
 		}
-		h := locate.Hit{Object: objects[key], Verdict: m.name(), Stops: m.final(b.set.queues), Rewrote: m.rewriting(), Hook: m.hook,
+		h := locate.Hit{Object: objects[key], Verdict: m.name(), Stops: m.final(b.set.queues), Rewrote: m.rewriting(), Effect: m.made(), Hook: m.hook,
 			Family: nfnl.FamilyName(m.Family), In: b.devices[m.packet.in], Out: b.devices[m.packet.out], Proto: m.packet.protocol()}
 		h.Src, h.Dst = m.packet.addresses()
 		hits = append(hits, h)

@@ -2,6 +2,7 @@ package ruletrace
 
 import (
 	"maps"
+	"net/netip"
 	"os/exec"
 	"reflect"
 	"strings"
@@ -65,12 +66,17 @@ func TestParseListing(t *testing.T) {
 // TestAct: which rules of legacy tables stop or rewrite packets.
 func TestAct(t *testing.T) {
 	for rule, want := range map[string]*locate.Hit{
-		"-A F -j DROP":                      {Verdict: "drop", Stops: true},
-		"-A F -j REJECT --reject-with x":    {Verdict: "reject", Stops: true},
-		"-A F -j DNAT --to-destination a":   {Verdict: "continue", Rewrote: "DNAT --to-destination a"},
+		"-A F -j DROP":                    {Verdict: "drop", Stops: true},
+		"-A F -j REJECT --reject-with x":  {Verdict: "reject", Stops: true},
+		"-A F -j DNAT --to-destination a": {Verdict: "continue", Rewrote: "DNAT --to-destination a"},
+		"-A F -j DNAT --to-destination 10.0.0.9:80": {Verdict: "continue", Rewrote: "DNAT --to-destination 10.0.0.9:80",
+			Effect: locate.Effect{To: netip.MustParseAddrPort("10.0.0.9:80")}},
+		"-A F -j DNAT --to-destination 10.0.0.9": {Verdict: "continue", Rewrote: "DNAT --to-destination 10.0.0.9",
+			Effect: locate.Effect{To: netip.MustParseAddrPort("10.0.0.9:0")}},
+		"-A F -j MASQUERADE":                {Verdict: "continue", Rewrote: "MASQUERADE", Effect: locate.Effect{Source: true}},
 		"-A F -j mangle --mangle-ip-d b":    {Verdict: "continue", Rewrote: "mangle --mangle-ip-d b"},
 		"-A F -j TCPMSS --clamp-mss-to-mtu": {Verdict: "continue", Rewrote: "TCPMSS --clamp-mss-to-mtu"},
-		"-A F -j TEE --gateway a":           {Verdict: "dup", Rewrote: Copied},
+		"-A F -j TEE --gateway a":           {Verdict: "dup", Rewrote: Copied, Effect: locate.Effect{Copies: true}},
 		"-A F -j own":                       nil, "-A F -j ACCEPT": nil, "-A F": nil, "-A F -j": nil, "-A F -j LOG": nil,
 	} {
 		var h locate.Hit

@@ -56,32 +56,9 @@ type Observations struct {
 	Unread  []string                  // what could not be watched, and why
 }
 
-// endpointOf returns the endpoint that a rule rewrites the destination to; the port is 0 if it stays.
-func endpointOf(h locate.Hit) (to netip.AddrPort) {
-	var a netip.Addr
-	var port uint64
-	for _, change := range strings.Split(h.Rewrote, ", ") {
-		words := strings.Fields(change)
-		switch {
-		case len(words) == 4 && words[0] == "daddr":
-			a, _ = netip.ParseAddr(words[3])
-		case len(words) == 4 && words[0] == "dport":
-			port, _ = strconv.ParseUint(words[3], 10, 16)
-		}
-	}
-	words := strings.Fields(h.Rewrote) // of legacy tables the options: "DNAT --to-destination 10.244.1.2:8080"
-	if i := slices.Index(words, "--to-destination"); i >= 0 && i+1 < len(words) {
-		if to, err := netip.ParseAddrPort(words[i+1]); err == nil {
-			return to
-		}
-		a, _ = netip.ParseAddr(words[i+1])
-	}
-	return netip.AddrPortFrom(a, uint16(port))
-}
-
 // chooses reports whether the rule sends packets to this endpoint.
 func chooses(h locate.Hit, e netip.AddrPort) bool {
-	to := endpointOf(h)
+	to := h.Effect.To
 	return to.Addr().IsValid() && to.Addr() == e.Addr() && (to.Port() == 0 || to.Port() == e.Port())
 }
 

@@ -253,6 +253,7 @@ func TestExplainSome(t *testing.T) {
 		hit("node1", "ip kube-proxy endpoint-a handle 7: dnat to 10.244.1.5:8080", "daddr 10.96.0.9 to 10.244.1.5, dport 80 to 8080", false),
 		hit("node1", "iptables nat KUBE-SEP-B: -j DNAT", "DNAT --to-destination 10.244.2.5:8080", false),
 	}
+	o.Hits[1].Effect.To, o.Hits[2].Effect.To = to("10.244.1.5:8080"), to("10.244.2.5:8080")
 	r := service.Explain(target(func(t *service.Target) { t.Service.Sticky = 3 * time.Hour }), o)
 	if len(r.Problems) != 1 || r.Problems[0].Lost != 1 || r.Answered != 2 {
 		t.Fatalf("%+v", r)

@@ -69,7 +69,11 @@ func BenchmarkChange(b *testing.B) {
 		all[i] = s.shared.entry(read(b, p))
 	}
 	s.replacePods(all)
-	s.replaceNamespaces(map[string]labels.Set{})
+	namespaces := map[string]labels.Set{}
+	for _, e := range all {
+		namespaces[e.Namespace] = nil
+	}
+	s.replaceNamespaces(namespaces)
 	s.replacePolicies(nil)
 	s.take()
 	var events [2][]byte

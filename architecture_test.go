@@ -118,7 +118,7 @@ var arrows = []struct {
 		"internal/loop"}},
 	{"policy/announce/message", nil},
 	{"policy/announce", []string{"policy", "policy/announce/message", "netstate", "internal/causes", "internal/loop"}},
-	{"policy/policytest", []string{"policy", "netstate", "subnet"}},
+	{"policy/policytest", []string{"policy", "netstate", "subnet", "internal/loop"}},
 	{"policy/...", []string{"policy", "policy/manifest", "netstate", "internal/kubeclient", "internal/loop", "internal/smallfile"}},
 	{"doctor/drops", nil},
 	{"doctor/rules", []string{"internal/savedrule"}},

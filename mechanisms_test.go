@@ -41,6 +41,7 @@ var mechanisms = []struct {
 	{"split a rule of policies", []string{"grammar.Next"}, []string{"doctor/isolation", "netstate/filter"}},
 	{"code nftables' rules", []string{"github.com/google/nftables/expr"}, []string{"doctor/rules/nft", "doctor/ruletrace", "lab/fabric",
 		"netstate/filter", "netstate/firewall", "netstate/nfnl"}},
+	{"gather changes of pods", []string{"policy.PodChange"}, []string{"policy/announce", "policy/file", "policy/kube"}},
 	{"begin to speak to the API server", []string{"rest.HTTPClientFor", "metadata.NewForConfigAndClient"}, []string{"internal/kubeclient"}},
 }
 

@@ -2,11 +2,14 @@ package policy
 
 import "context"
 
-// Source keeps a Snapshot up to date.
+// Source keeps up with a cluster, and gathers what changed there until that is taken.
 type Source interface {
-	// Watch calls f with what changed, one call after the other, until ctx is done or an error that waiting does not
-	// mend. The first call comes when the source has everything; while the source is away nothing changes.
-	Watch(ctx context.Context, f func(Change)) error
+	// Watch calls notify whenever there may be a Change to take, until ctx is done or an error that waiting does not mend. While
+	// the cluster is away nothing changes. Notify returns at once, and takes nothing. Watch is called once.
+	Watch(ctx context.Context, notify func()) error
+	// Take returns what changed since the last Change that was taken, and whether that is anything. Before the source has
+	// everything, nothing changed. One goroutine may call it, at any time.
+	Take() (Change, bool)
 }
 
 // Change is what changed since the Change before. The first one has Rules set and no Pods.
@@ -14,8 +17,7 @@ type Change struct {
 	Rules bool // policies, or namespaces or their labels, changed: rules have to be made again
 	Pods  []PodChange
 
-	// Snapshot returns everything as it is after this Change. It may be called at any time from anywhere; a late call may
-	// return what later Changes made of it, so that applying these must do no harm then.
+	// Snapshot returns everything as it is after the last Change that was taken. It may be called at any time from anywhere.
 	Snapshot func() Snapshot
 }
 

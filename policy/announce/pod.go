@@ -9,7 +9,7 @@ import (
 
 // pod is one of this node.
 type pod struct {
-	reported, told *policy.Pod  // as the other source has it, and as f knows it
+	reported, told *policy.Pod  // as the other source has it, and as it was taken
 	announced      []netip.Addr // by its last announcement, without those that it has given back
 	gone           []netip.Addr // that it has given back, and the other source may still report
 }
@@ -32,23 +32,22 @@ func (p *pod) remove(addrs []netip.Addr) {
 	p.gone = p.gone[max(0, len(p.gone)-mostGone):]
 }
 
+// addrs returns the addresses that the pod has.
+func (p *pod) addrs() []netip.Addr {
+	addrs := without(p.reported.Addrs, p.gone)
+	if len(without(addrs, p.announced)) == 0 {
+		return p.announced
+	}
+	return addrs
+}
+
 // tell returns the pod as it is to be told, which is what was told if that is the same.
 func (p *pod) tell() *policy.Pod {
 	now := *p.reported
-	now.Addrs = without(now.Addrs, p.gone)
-	if len(without(now.Addrs, p.announced)) == 0 {
-		now.Addrs = p.announced
-	}
-	if p.told == nil || !p.told.Equal(&now) {
+	if now.Addrs = p.addrs(); p.told == nil || !p.told.Equal(&now) {
 		p.told = &now
 	}
 	return p.told
-}
-
-// appendTo adds what to tell of the pod.
-func (p *pod) appendTo(all []policy.PodChange) []policy.PodChange {
-	was := p.told
-	return appendChange(all, was, p.tell())
 }
 
 // appendChange adds a change, if it is one.

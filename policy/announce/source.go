@@ -19,15 +19,14 @@ type Source struct {
 	from policy.Source
 	node string
 
-	calls sync.Mutex // held while f is called, and locked before mu
-	f     func(policy.Change)
-
 	mu       sync.Mutex
+	notify   func()
 	snapshot func() policy.Snapshot // the other source's; nil: it has nothing yet
 	pods     map[string]*pod        // of this node, by identity
 	early    []*early
-	arrived  []*early // they are told when f was called
 }
+
+var _ policy.Source = (*Source)(nil)
 
 // early is an announcement of a pod that the other source does not have yet.
 type early struct {
@@ -41,39 +40,62 @@ const forgetAfter = time.Minute
 
 // NewSource returns a Source with the announcements of a node's pods.
 func NewSource(from policy.Source, node string) *Source {
-	return &Source{from: from, node: node, pods: map[string]*pod{}}
+	return &Source{from: from, node: node, notify: func() {}, pods: map[string]*pod{}}
 }
 
-// Watch implements policy.Source. It may be called once.
-func (s *Source) Watch(ctx context.Context, f func(policy.Change)) error {
-	s.calls.Lock()
-	s.f = f
-	s.calls.Unlock()
-	return s.from.Watch(ctx, func(c policy.Change) {
-		s.calls.Lock()
-		defer s.calls.Unlock()
-		s.tell(c.Rules, s.follow(c))
-	})
+// Watch implements policy.Source.
+func (s *Source) Watch(ctx context.Context, notify func()) error {
+	s.mu.Lock()
+	s.notify = notify
+	s.mu.Unlock()
+	return s.from.Watch(ctx, notify)
 }
 
-// Add takes in that a pod has some addresses now, and that no other pod has them. The channel is closed once f was told,
-// which is when the other source has the pod.
+// Take implements policy.Source.
+func (s *Source) Take() (policy.Change, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change, ok := s.from.Take()
+	if ok {
+		change.Pods = s.follow(change)
+	}
+	for _, p := range s.pods { // what was announced since
+		was := p.told
+		change.Pods = appendChange(change.Pods, was, p.tell())
+	}
+	change.Snapshot = s.Snapshot
+	return change, change.Rules || len(change.Pods) > 0
+}
+
+// Add takes in that a pod has some addresses now, and that no other pod has them. The channel is closed once the other source
+// has the pod: then Take has returned it, or will.
 func (s *Source) Add(m message.Pod) <-chan struct{} {
-	s.calls.Lock()
-	defer s.calls.Unlock()
 	e := &early{m, time.Now(), make(chan struct{})}
-	s.tell(false, s.add(e))
+	s.add(e)
+	s.notify()
 	return e.known
 }
 
 // Remove takes in that a pod does not have some addresses any more, whatever the other source says.
 func (s *Source) Remove(m message.Pod) {
-	s.calls.Lock()
-	defer s.calls.Unlock()
-	s.tell(false, s.remove(m))
+	s.remove(m)
+	s.notify()
 }
 
-// Snapshot returns everything as f knows it.
+func (s *Source) remove(m message.Pod) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.early = slices.DeleteFunc(s.early, func(e *early) bool {
+		return samePod(e.Pod, m) && overlap(e.Addresses, m.Addresses)
+	})
+	for _, p := range s.pods {
+		if matches(m, p.reported) {
+			p.remove(m.Addresses)
+		}
+	}
+}
+
+// Snapshot returns everything as it was taken.
 func (s *Source) Snapshot() policy.Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,23 +112,8 @@ func (s *Source) Snapshot() policy.Snapshot {
 	return all
 }
 
-// tell calls f, if there is something to tell. The caller has locked calls.
-func (s *Source) tell(rules bool, pods []policy.PodChange) {
-	if rules || len(pods) > 0 {
-		s.f(policy.Change{Rules: rules, Pods: pods, Snapshot: s.Snapshot})
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, e := range s.arrived {
-		close(e.known)
-	}
-	s.arrived = nil
-}
-
-// follow takes in a change of the other source, and returns what to tell of it.
+// follow takes in a change of the other source, and returns what to tell of its pods.
 func (s *Source) follow(c policy.Change) (told []policy.PodChange) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	first := s.snapshot == nil
 	if s.snapshot = c.Snapshot; first {
 		for _, p := range c.Snapshot().Pods {
@@ -146,14 +153,14 @@ func (s *Source) report(p *policy.Pod) *policy.Pod {
 		if len(p.Addrs) == 0 { // or who knows which is newer
 			own.announced = e.Addresses
 		}
-		s.arrived = append(s.arrived, e)
+		close(e.known)
 		return true
 	})
 	return own.tell()
 }
 
-// add takes in an announcement, and returns what to tell.
-func (s *Source) add(e *early) (told []policy.PodChange) {
+// add takes in an announcement.
+func (s *Source) add(e *early) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.early = slices.DeleteFunc(s.early, func(old *early) bool {
@@ -164,34 +171,16 @@ func (s *Source) add(e *early) (told []policy.PodChange) {
 		switch {
 		case matches(e.Pod, p.reported):
 			mine = p
-		case overlap(p.told.Addrs, e.Addresses):
+		case overlap(p.addrs(), e.Addresses):
 			p.remove(e.Addresses)
-			told = p.appendTo(told)
 		}
 	}
 	if mine == nil {
 		s.early = append(s.early, e)
-		return told
+		return
 	}
 	mine.add(e.Addresses)
-	s.arrived = append(s.arrived, e)
-	return mine.appendTo(told)
-}
-
-// remove takes in that addresses are given back, and returns what to tell.
-func (s *Source) remove(m message.Pod) (told []policy.PodChange) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.early = slices.DeleteFunc(s.early, func(e *early) bool {
-		return samePod(e.Pod, m) && overlap(e.Addresses, m.Addresses)
-	})
-	for _, p := range s.pods {
-		if matches(m, p.reported) {
-			p.remove(m.Addresses)
-			told = p.appendTo(told)
-		}
-	}
-	return told
+	close(e.known)
 }
 
 // local reports whether a pod is one of this node that policies can isolate.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,26 +22,23 @@ import (
 type cluster struct {
 	*testing.T
 	*Source
+	from policytest.Source
 	snap policy.Snapshot
-	f    func(policy.Change)
 
-	told  map[*policy.Pod]bool // the changes, replayed
-	calls int
-	seen  func(policy.Change)
+	taking sync.Mutex
+	told   map[*policy.Pod]bool // the changes, replayed
+	calls  int
+	seen   func(policy.Change)
 }
 
-// Watch implements policy.Source. It does not last.
-func (c *cluster) Watch(_ context.Context, f func(policy.Change)) error {
-	c.f = f
-	return nil
-}
-
-// newCluster returns one that f has not been called for yet.
+// newCluster returns one that has told nothing yet.
 func newCluster(t *testing.T, pods ...*policy.Pod) *cluster {
 	t.Helper()
 	c := &cluster{T: t, snap: policy.Snapshot{Pods: pods}}
-	c.Source = NewSource(c, "node1")
-	if err := c.Source.Watch(t.Context(), c.replay); err != nil {
+	c.Source = NewSource(&c.from, "node1")
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := c.Watch(ended, c.take); err != nil {
 		t.Fatal(err)
 	}
 	return c
@@ -52,6 +50,16 @@ func started(t *testing.T, pods ...*policy.Pod) *cluster {
 	c := newCluster(t, pods...)
 	c.rules()
 	return c
+}
+
+// take takes what there is at once.
+func (c *cluster) take() {
+	c.Helper()
+	c.taking.Lock()
+	defer c.taking.Unlock()
+	if change, ok := c.Take(); ok {
+		c.replay(change)
+	}
 }
 
 // replay follows the changes, and fails if one begins with what was not told.
@@ -87,7 +95,7 @@ func selectable(s policy.Snapshot) []*policy.Pod {
 // rules tells everything.
 func (c *cluster) rules() {
 	s := c.snap
-	c.f(policy.Change{Rules: true, Snapshot: func() policy.Snapshot { return s }})
+	c.from.Put(policy.Change{Rules: true, Snapshot: func() policy.Snapshot { return s }})
 }
 
 // set puts a pod in place of another. Either may be nil.
@@ -105,7 +113,7 @@ func (c *cluster) set(was, now *policy.Pod) *policy.Pod {
 	}
 	s := c.snap
 	if change.Was != nil || change.Now != nil {
-		c.f(policy.Change{Pods: []policy.PodChange{change}, Snapshot: func() policy.Snapshot { return s }})
+		c.from.Put(policy.Change{Pods: []policy.PodChange{change}, Snapshot: func() policy.Snapshot { return s }})
 	}
 	return now
 }

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/twill-net/twill/netstate"
@@ -68,6 +69,7 @@ func (r *run) isolating(f netstate.Family) (name, policies string) {
 
 // take returns the lines that were logged since the last call, without their times.
 func (r *run) take() (lines []string) {
+	synctest.Wait()
 	for line := range strings.Lines(r.log.String()) {
 		_, line, _ = strings.Cut(strings.TrimSpace(line), " ")
 		lines = append(lines, line)

@@ -70,7 +70,8 @@ const (
 	resync     = 10 * time.Minute       // how often the tables are read when nothing happens
 	firstRetry = 100 * time.Millisecond // the pause after the first of a row of errors; it doubles up to lastRetry
 	lastRetry  = 10 * time.Second
-	gatherFor  = 2 * time.Millisecond // how long a change waits for others
+	gatherFor  = 2 * time.Millisecond  // how long a change waits for others
+	minPause   = 10 * time.Millisecond // the least time between two reconciles, likewise
 
 	// patience is how long a start waits for the source before it looks for what an earlier agent left.
 	patience = 3 * time.Second
@@ -91,7 +92,7 @@ type Enforcer struct {
 	mu       sync.Mutex
 	subnets  []netip.Prefix // of this node, which the agent tells
 	leases   []subnet.Lease // as policy.Snapshot has them
-	followed int            // the number of the last change that the kernel enforces
+	followed int            // the inbox's last of what the kernel enforces
 	progress chan struct{}  // closed when followed changes
 	chains   map[netstate.Key]policy.Chain
 	enforced error     // why pods may not start yet; nil: the tables are there
@@ -104,11 +105,12 @@ type Enforcer struct {
 	judged   error               // why that is not known; nil: it is
 
 	// What follows is the loop's own.
-	tableMu  sync.Mutex      // of writing to table, and of others' reading
-	table    *policy.Table   // nil: the source has nothing yet
-	made     policy.Site     // for which it was made
-	have     netstate.State  // what the kernel has; nil: it has to be read
-	ports    []netstate.Port // nil: they have to be read
+	tableMu  sync.Mutex             // of writing to table, and of others' reading
+	table    *policy.Table          // nil: there is none, or it has to be made anew
+	snapshot func() policy.Snapshot // nil: the source has nothing yet
+	made     policy.Site            // for which it was made
+	have     netstate.State         // what the kernel has; nil: it has to be read
+	ports    []netstate.Port        // nil: they have to be read
 	claims   claims
 	budget   budget
 	started  time.Time
@@ -228,10 +230,7 @@ func (e *Enforcer) Run(ctx context.Context) error {
 	e.started = time.Now()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		return e.Source.Watch(ctx, func(c policy.Change) {
-			e.inbox.put(c)
-			e.notify()
-		})
+		return e.Source.Watch(ctx, e.notify)
 	})
 	group.Go(func() error {
 		return e.watch(ctx, "watch the tables of network policies", e.Kernel.Watch, e.inbox.altered)
@@ -265,19 +264,20 @@ func (e *Enforcer) watch(
 func (e *Enforcer) loop(ctx context.Context) error {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
-	retry := firstRetry
+	retry, ended := firstRetry, time.Time{}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-e.wake:
-			e.gather(ctx)
+			e.gather(ctx, time.Until(ended.Add(minPause)))
 		case <-timer.C:
 			if e.doubt.IsZero() {
 				e.inbox.altered()
 			}
 		}
 		err := e.reconcile(ctx)
+		ended = time.Now()
 		e.setFailed(err)
 		switch {
 		case ctx.Err() != nil:
@@ -301,8 +301,8 @@ func (e *Enforcer) loop(ctx context.Context) error {
 }
 
 // gather lets more changes come, unless somebody waits for those that came.
-func (e *Enforcer) gather(ctx context.Context) {
-	timer := time.NewTimer(gatherFor)
+func (e *Enforcer) gather(ctx context.Context, pause time.Duration) {
+	timer := time.NewTimer(max(pause, gatherFor))
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():

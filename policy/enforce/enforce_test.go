@@ -112,27 +112,13 @@ func (p *fakePorts) set(all []netstate.Port, fail error) {
 	p.all, p.fail = all, fail
 }
 
-// fakeSource tells what the test puts into it.
-type fakeSource chan policy.Change
-
-func (s fakeSource) Watch(ctx context.Context, f func(policy.Change)) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case c := <-s:
-			f(c)
-		}
-	}
-}
-
 // run is an Enforcer of node 1 of a drawn world that runs in a bubble of its own time.
 type run struct {
 	*testing.T
 	*Enforcer
 	kernel  *fakeKernel
 	ports   *fakePorts
-	source  fakeSource
+	source  policytest.Source
 	world   policytest.World
 	snap    policy.Snapshot
 	log     *strings.Builder
@@ -147,7 +133,7 @@ type run struct {
 func test(t *testing.T, k *fakeKernel, f func(*run)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		r := &run{T: t, kernel: k, source: fakeSource(make(chan policy.Change)), world: policytest.New(6), log: &strings.Builder{},
+		r := &run{T: t, kernel: k, world: policytest.New(6), log: &strings.Builder{},
 			tracks: &fakeConnections{}}
 		k.events = make(chan struct{})
 		r.snap = r.world.Snapshot(4, 6)
@@ -156,8 +142,13 @@ func test(t *testing.T, k *fakeKernel, f func(*run)) {
 		about := func(o subnet.Object, _, reason, _ string) {
 			r.objects = append(r.objects, fmt.Sprintf("%s %s/%s %s", o.Kind, o.Namespace, o.Name, reason))
 		}
-		forget := func([]netip.Prefix) (int, error) { r.forgot++; return 1, r.refuses }
-		r.Enforcer = New(Config{Node: "node1", Forget: forget, Event: event, ObjectEvent: about, Bridge: "cni0", Networks: policytest.Networks, Source: r.source,
+		forget := func([]netip.Prefix) (int, error) {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			r.forgot++
+			return 1, r.refuses
+		}
+		r.Enforcer = New(Config{Node: "node1", Forget: forget, Event: event, ObjectEvent: about, Bridge: "cni0", Networks: policytest.Networks, Source: &r.source,
 			Kernel: k, Ports: r.ports, Connections: r.tracks, Log: slog.New(slog.NewTextHandler(r.log, nil)), Metrics: NewMetrics(prometheus.NewRegistry())})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -185,7 +176,7 @@ func (r *run) tell(c policy.Change) {
 	r.Helper()
 	s := r.snap
 	c.Snapshot = func() policy.Snapshot { return s }
-	r.source <- c
+	r.source.Put(c)
 	r.settle()
 }
 
@@ -231,6 +222,32 @@ func TestEnforce(t *testing.T) {
 		r.check("after a policy came")
 		if r.kernel.observed != observed {
 			r.Errorf("the tables were read %d times for changes of the cluster", r.kernel.observed-observed)
+		}
+	})
+}
+
+// TestBurst: a change is enforced soon, and many are enforced together.
+func TestBurst(t *testing.T) {
+	test(t, &fakeKernel{}, func(r *run) {
+		r.protect()
+		r.sync()
+		done, pod := len(r.kernel.plans), r.snap.Pods[0]
+		const times = 101
+		for i := range times {
+			changed := *pod
+			changed.Addrs = []netip.Addr{netip.AddrFrom4([4]byte{10, 244, 1, 100 + byte(i)})}
+			r.source.Put(policy.Change{Pods: []policy.PodChange{{Was: pod, Now: &changed}}, Snapshot: func() policy.Snapshot { return r.snap }})
+			pod = &changed
+			time.Sleep(gatherFor + time.Millisecond)
+			if synctest.Wait(); i == 0 && len(r.kernel.plans) != done+1 {
+				r.Errorf("the first change waits for more than %s", gatherFor)
+			}
+		}
+		r.snap.Pods = append([]*policy.Pod{pod}, r.snap.Pods[1:]...)
+		r.settle()
+		r.check("after a burst")
+		if n := len(r.kernel.plans) - done; n > times*int(gatherFor+time.Millisecond)/int(minPause)+1 {
+			r.Errorf("%d changes in %s are %d plans", times, times*(gatherFor+time.Millisecond), n)
 		}
 	})
 }
@@ -455,7 +472,7 @@ func TestFlush(t *testing.T) {
 			defer cancel()
 			return r.Flush(ctx)
 		}
-		r.source <- change
+		r.source.Put(change)
 		synctest.Wait()
 		began := time.Now()
 		if err := flush(time.Second); err != nil {
@@ -471,7 +488,7 @@ func TestFlush(t *testing.T) {
 		r.kernel.mu.Unlock()
 		r.snap.Pods = append([]*policy.Pod{old}, r.snap.Pods[1:]...)
 		s = r.snap
-		r.source <- policy.Change{Pods: []policy.PodChange{{Was: &changed, Now: old}}, Snapshot: change.Snapshot}
+		r.source.Put(policy.Change{Pods: []policy.PodChange{{Was: &changed, Now: old}}, Snapshot: change.Snapshot})
 		synctest.Wait()
 		if err := flush(time.Second); !errors.Is(err, context.DeadlineExceeded) {
 			r.Errorf("the kernel refuses it: %v", err)

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/twill-net/twill/netstate"
@@ -39,17 +40,21 @@ func TestGap(t *testing.T) {
 		r.kernel.mu.Unlock()
 		r.kernel.events <- struct{}{}
 		time.Sleep(doubtFor / 2)
+		synctest.Wait()
 		if r.forgot != 2 || !r.doubts() {
 			r.Errorf("after the hooks were deleted: connections were forgotten %d times, in doubt: %v", r.forgot, r.doubts())
 		}
 		r.snap.Policies = r.snap.Policies[1:]
 		snap := r.snap
-		r.source <- policy.Change{Rules: true, Snapshot: func() policy.Snapshot { return snap }}
+		r.source.Put(policy.Change{Rules: true, Snapshot: func() policy.Snapshot { return snap }})
 		time.Sleep(doubtFor / 4)
+		synctest.Wait()
 		if !r.doubts() {
 			r.Error("another policy ends the doubt")
 		}
+		r.kernel.mu.Lock()
 		r.refuses = nil
+		r.kernel.mu.Unlock()
 		r.settle()
 		r.check("at the end")
 		if r.forgot != 4 || r.doubts() {
@@ -66,7 +71,7 @@ func TestPolicyAsDoubtEnds(t *testing.T) {
 		r.snap.Policies = nil
 		tell := func() {
 			snap := r.snap
-			r.source <- policy.Change{Rules: true, Snapshot: func() policy.Snapshot { return snap }}
+			r.source.Put(policy.Change{Rules: true, Snapshot: func() policy.Snapshot { return snap }})
 		}
 		tell()
 		time.Sleep(gatherFor + doubtFor - gatherFor/2)

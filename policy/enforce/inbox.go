@@ -1,15 +1,8 @@
 package enforce
 
-import (
-	"sync"
+import "sync"
 
-	"github.com/twill-net/twill/policy"
-)
-
-// most bounds the pods whose changes wait. With more it is cheaper to make the table anew.
-const most = 2000
-
-// inbox is what happened since the loop looked last.
+// inbox is what happened on this node since the loop looked last.
 type inbox struct {
 	mu sync.Mutex
 	news
@@ -17,28 +10,10 @@ type inbox struct {
 
 // news is what happened.
 type news struct {
-	rules    bool // the table has to be made anew
-	leases   bool // nodes' leases changed
-	pods     []policy.PodChange
-	snapshot func() policy.Snapshot // nil: the source has nothing yet
-	tables   bool                   // the kernel's tables may have changed
-	ports    bool                   // the pods' ports may have changed
-	last     int                    // the number of the last change; the first is 1
-}
-
-// put adds a change.
-func (b *inbox) put(c policy.Change) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.last++
-	b.rules = b.rules || c.Rules
-	b.snapshot = c.Snapshot
-	if b.pods = append(b.pods, c.Pods...); len(b.pods) > most {
-		b.rules = true
-	}
-	if b.rules {
-		b.pods = nil
-	}
+	leases bool // nodes' leases changed
+	tables bool // the kernel's tables may have changed
+	ports  bool // the pods' ports may have changed
+	last   int  // how often somebody asked for ports; they are enforced together with what the source had then
 }
 
 // altered notes that the kernel has to be read.
@@ -64,11 +39,11 @@ func (b *inbox) plugged() int {
 	return b.last
 }
 
-// take returns what happened, and forgets it but for the snapshot.
+// take returns what happened, and forgets it.
 func (b *inbox) take() news {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := b.news
-	b.news = news{snapshot: n.snapshot, last: n.last}
+	b.news = news{last: n.last}
 	return n
 }

@@ -25,7 +25,11 @@ func (e *Enforcer) reconcile(ctx context.Context) error {
 	if n.tables {
 		e.have = nil
 	}
-	if n.snapshot == nil {
+	change, ok := e.Source.Take()
+	if ok {
+		e.snapshot = change.Snapshot
+	}
+	if e.snapshot == nil {
 		return e.restore(ctx, site)
 	}
 	var err error
@@ -34,10 +38,10 @@ func (e *Enforcer) reconcile(ctx context.Context) error {
 	}
 	ended := e.endDoubt()
 	site.Doubt = !e.doubt.IsZero()
-	plan, followed := e.follow(n, site)
+	plan, followed := e.follow(n, change, site)
 	switch {
 	case !followed:
-		plan = e.make(ctx, n.snapshot(), site)
+		plan = e.make(ctx, e.snapshot(), site)
 	case ended:
 		plan = append(plan, e.setDoubt(false)...)
 	}
@@ -103,9 +107,12 @@ func (e *Enforcer) currentLeases() []subnet.Lease {
 	return e.leases
 }
 
+// mostPods bounds the pods that the table follows. With more it is cheaper to make it anew.
+const mostPods = 2000
+
 // follow takes changes of pods, ports and leases into the table, and returns what to change in the kernel.
-func (e *Enforcer) follow(n news, site policy.Site) (plan netstate.Plan, ok bool) {
-	if e.table == nil || n.rules {
+func (e *Enforcer) follow(n news, c policy.Change, site policy.Site) (plan netstate.Plan, ok bool) {
+	if e.table == nil || c.Rules || len(c.Pods) > mostPods {
 		return nil, false
 	}
 	e.tableMu.Lock()
@@ -113,7 +120,7 @@ func (e *Enforcer) follow(n news, site policy.Site) (plan netstate.Plan, ok bool
 	if n.leases && !e.table.FollowLeases(e.currentLeases()) {
 		return nil, false
 	}
-	return e.table.Follow(site, n.pods)
+	return e.table.Follow(site, c.Pods)
 }
 
 // make makes the table anew, and returns what to change in the kernel if that is as it was.

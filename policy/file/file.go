@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -31,6 +32,9 @@ type Source struct {
 
 	path   string
 	report func(error)
+
+	mu        sync.Mutex
+	now, told *policy.Snapshot // as the files have it, and as it was taken last; nil: never
 }
 
 // New makes a Source. Report is told why the files cannot be read, and nil when they can be again.
@@ -38,7 +42,7 @@ func New(path string, report func(error)) *Source { return &Source{path: path, r
 
 // Watch implements policy.Source. While the files cannot be read, what they said before holds. An object in them that cannot
 // be read stays as it was; one that is new keeps all from being read.
-func (s *Source) Watch(ctx context.Context, f func(policy.Change)) error {
+func (s *Source) Watch(ctx context.Context, notify func()) error {
 	var seen []byte
 	var last *policy.Snapshot
 	var unread error // objects in what was seen
@@ -48,8 +52,9 @@ func (s *Source) Watch(ctx context.Context, f func(policy.Change)) error {
 		if err == nil && (last == nil || !bytes.Equal(text, seen)) {
 			var now policy.Snapshot
 			if now, unread, err = parse(text, s.Cluster, last); err == nil {
-				tell(last, &now, f)
 				seen, last = text, &now
+				s.set(last)
+				notify()
 			}
 		}
 		if err == nil {
@@ -168,13 +173,29 @@ func read(path string) ([]byte, error) {
 	return bytes.Join(all, []byte("\n---\n")), nil
 }
 
-// tell calls f with what differs between two snapshots; the first may be nil.
-func tell(was, now *policy.Snapshot, f func(policy.Change)) {
-	change := policy.Change{Snapshot: func() policy.Snapshot { return *now }}
+func (s *Source) set(now *policy.Snapshot) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.now = now
+}
+
+// Take implements policy.Source.
+func (s *Source) Take() (policy.Change, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	was, now := s.told, s.now
+	if s.told = now; now == nil || now == was {
+		return policy.Change{}, false
+	}
+	c := change(was, now)
+	return c, c.Rules || len(c.Pods) > 0
+}
+
+// change returns what differs between two snapshots; the first may be nil.
+func change(was, now *policy.Snapshot) policy.Change {
+	change := policy.Change{Rules: was == nil, Snapshot: func() policy.Snapshot { return *now }}
 	if was == nil {
-		change.Rules = true
-		f(change)
-		return
+		return change
 	}
 	rules := func(s policy.Snapshot) policy.Snapshot { s.Pods = nil; return s }
 	change.Rules = !reflect.DeepEqual(rules(*was), rules(*now))
@@ -189,7 +210,7 @@ func tell(was, now *policy.Snapshot, f func(policy.Change)) {
 	for _, old := range before {
 		change.Pods = append(change.Pods, policy.PodChange{Was: old})
 	}
-	f(change)
+	return change
 }
 
 // byName returns the pods that policies can isolate.

@@ -12,6 +12,7 @@ import (
 	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/policy"
 	"github.com/twill-net/twill/policy/file"
+	"github.com/twill-net/twill/policy/policytest"
 )
 
 const pod = `
@@ -40,7 +41,7 @@ func TestWatch(t *testing.T) {
 	go func() {
 		s := file.New(dir, func(err error) { reports <- err })
 		s.Cluster = true
-		done <- s.Watch(ctx, func(c policy.Change) { changes <- c })
+		done <- policytest.Follow(ctx, s, func(c policy.Change) { changes <- c })
 	}()
 	next := func(want string) {
 		t.Helper()
@@ -53,8 +54,6 @@ func TestWatch(t *testing.T) {
 			if s := c.Snapshot(); got != want {
 				t.Errorf("got %q, want %q; the snapshot is %+v", got, want, s)
 			}
-		case err := <-reports:
-			t.Errorf("got the report %v, want %q", err, want)
 		case <-time.After(testwait.Limit):
 			t.Fatalf("nothing is told, want %q", want)
 		}
@@ -104,7 +103,7 @@ func TestCluster(t *testing.T) {
 		s := file.New(path, func(err error) { t.Error(err) })
 		s.Cluster = wanted
 		ctx, cancel := context.WithCancel(t.Context())
-		err := s.Watch(ctx, func(c policy.Change) {
+		err := policytest.Follow(ctx, s, func(c policy.Change) {
 			if got := c.Snapshot(); (len(got.ClusterPolicies) == 1) != wanted || (len(got.Nodes) == 1) != wanted {
 				t.Errorf("with Cluster %v got %+v", wanted, got)
 			}
@@ -138,7 +137,7 @@ func TestRefused(t *testing.T) {
 	snapshots, reports := make(chan policy.Snapshot, 9), make(chan error, 9)
 	s := file.New(path, func(err error) { reports <- err })
 	s.Cluster = true
-	go func() { _ = s.Watch(ctx, func(c policy.Change) { snapshots <- c.Snapshot() }) }()
+	go func() { _ = policytest.Follow(ctx, s, func(c policy.Change) { snapshots <- c.Snapshot() }) }()
 	next := func() (s policy.Snapshot) {
 		t.Helper()
 		select {

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/twill-net/twill/internal/kubeclient"
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/policy"
 )
 
@@ -55,7 +56,16 @@ func Read(ctx context.Context, at kubeclient.Server, cluster bool) (s policy.Sna
 		return s, err
 	}
 	source.Cluster = cluster
-	watchErr := source.Watch(ctx, func(c policy.Change) { end(c.Snapshot(), nil) })
+	changed := make(chan struct{}, 1)
+	go func() {
+		for range changed {
+			if c, ok := source.Take(); ok {
+				end(c.Snapshot(), nil)
+			}
+		}
+	}()
+	watchErr := source.Watch(ctx, func() { loop.Notify(changed) })
+	close(changed)
 	end(policy.Snapshot{}, errors.Join(fmt.Errorf("read network policies: %w", context.Cause(ctx)), watchErr))
 	return s, err
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/twill-net/twill/internal/kubeclient"
 	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/policy"
+	"github.com/twill-net/twill/policy/policytest"
 )
 
 // reader has the rights that the package says are needed; stranger has none.
@@ -227,7 +228,7 @@ func watching(t *testing.T, api *kubeclient.Client, options ...func(*Source)) *w
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
-	go func() { done <- s.Watch(ctx, w.add) }()
+	go func() { done <- policytest.Follow(ctx, s, w.add) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil && !errors.Is(err, context.Canceled) {

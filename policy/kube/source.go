@@ -17,12 +17,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/twill-net/twill/internal/kubeclient"
-	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/policy"
 )
-
-// burst is how long Watch waits for more changes before it calls f.
-const burst = 10 * time.Millisecond
 
 // waitForNodes is how long the first policy about nodes holds up all changes until they are listed. They may never be, as
 // where the rights to them lack.
@@ -39,6 +35,7 @@ type Source struct {
 	clusterPolicies *rest.RESTClient
 	progress        kubeclient.Progress
 	lookForAPI      time.Duration
+	state           *state
 }
 
 var _ policy.Source = (*Source)(nil)
@@ -48,7 +45,7 @@ var _ policy.Source = (*Source)(nil)
 // on.
 // Calls come from several goroutines, one at a time, and must return quickly.
 func New(api *kubeclient.Client, waiting func(task string, err error)) (*Source, error) {
-	s := &Source{api: api, progress: kubeclient.Progress{Waiting: waiting}, lookForAPI: lookForAPI}
+	s := &Source{api: api, progress: kubeclient.Progress{Waiting: waiting}, lookForAPI: lookForAPI, state: newState()}
 	var err error
 	if s.core, err = coreClient(api); err != nil {
 		return nil, err
@@ -63,11 +60,12 @@ func New(api *kubeclient.Client, waiting func(task string, err error)) (*Source,
 }
 
 // Watch implements policy.Source. It ends with ctx only.
-func (s *Source) Watch(ctx context.Context, f func(policy.Change)) error {
-	to := newState()
+func (s *Source) Watch(ctx context.Context, notify func()) error {
+	to := s.state
+	to.begin(notify, s.Cluster)
 	kinds := []kind{s.podKind(to), s.namespaceKind(to), s.policyKind(to)}
 	g, ctx := errgroup.WithContext(ctx)
-	if to.cluster.followed = s.Cluster; s.Cluster {
+	if s.Cluster {
 		kinds = append(kinds, s.clusterKind(to))
 		g.Go(func() error {
 			select {
@@ -82,27 +80,8 @@ func (s *Source) Watch(ctx context.Context, f func(policy.Change)) error {
 	for _, k := range kinds {
 		g.Go(func() error { s.reflect(ctx, k); return nil })
 	}
-	g.Go(func() error { deliver(ctx, to, f); return nil })
 	return g.Wait()
 }
 
-// deliver calls f after each burst of changes that matter.
-func deliver(ctx context.Context, from *state, f func(policy.Change)) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-from.changed:
-		}
-		if !loop.Sleep(ctx, burst) {
-			return
-		}
-		select { // what came during the pause is in the change
-		case <-from.changed:
-		default:
-		}
-		if change, ok := from.take(); ok {
-			f(change)
-		}
-	}
-}
+// Take implements policy.Source.
+func (s *Source) Take() (policy.Change, bool) { return s.state.take() }

@@ -8,15 +8,13 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/policy"
 )
 
 // state is what the API server has, and how that differs from the last Change.
 type state struct {
-	changed chan struct{} // there may be a Change to take
-
 	mu         sync.Mutex
+	notify     func()            // there may be a Change to take
 	pods       map[string]*entry // by UID; nil: never listed
 	namespaces objects[labels.Set]
 	policies   objects[*policy.NetworkPolicy] // by namespace/name
@@ -30,15 +28,17 @@ type state struct {
 }
 
 func newState() *state {
-	s := &state{changed: make(chan struct{}, 1), was: map[string]*policy.Pod{}, cluster: newClusterState()}
+	s := &state{notify: func() {}, was: map[string]*policy.Pod{}, cluster: newClusterState()}
 	s.namespaces.same = func(was, now labels.Set) bool { return maps.Equal(was, now) }
 	s.policies.same = func(was, now *policy.NetworkPolicy) bool { return reflect.DeepEqual(was.Spec, now.Spec) }
 	return s
 }
 
-// notify signals that there may be a Change.
-func (s *state) notify() {
-	loop.Notify(s.changed)
+// begin says whom to notify, and whether ClusterNetworkPolicies are followed.
+func (s *state) begin(notify func(), cluster bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.notify, s.cluster.followed = notify, cluster
 }
 
 // take returns what changed since it was called last, and whether that is anything. Before all kinds were listed it is

@@ -8,7 +8,6 @@ import (
 	"runtime"
 	"runtime/metrics"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -80,23 +79,27 @@ func pages(b *testing.B, pods, size int) (files []*os.File) {
 }
 
 // peak returns the most that the heap held while f ran, garbage included.
-func peak(f func()) int64 {
+func peak(f func()) (most int64) {
 	runtime.GC()
-	var most, done atomic.Int64
-	ended := make(chan struct{})
+	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
-		for done.Load() == 0 {
+		tick := time.NewTicker(200 * time.Microsecond)
+		defer tick.Stop()
+		for sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}; ; {
 			metrics.Read(sample)
-			most.Store(max(most.Load(), int64(sample[0].Value.Uint64())))
-			time.Sleep(200 * time.Microsecond)
+			most = max(most, int64(sample[0].Value.Uint64()))
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+			}
 		}
 	}()
 	f()
-	done.Store(1)
+	close(done)
 	<-ended
-	return most.Load()
+	return most
 }
 
 func readStream(b *testing.B, to *state, body io.Reader) []*entry {

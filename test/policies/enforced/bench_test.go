@@ -65,32 +65,11 @@ func (plugged) Watch(ctx context.Context) (<-chan struct{}, error) {
 	return events, nil
 }
 
-// source tells what the benchmark puts into it.
-type source chan news
-
-// news is a change, and what is closed when it was told.
-type news struct {
-	policy.Change
-	told chan struct{}
-}
-
-func (s source) Watch(ctx context.Context, f func(policy.Change)) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case n := <-s:
-			f(n.Change)
-			close(n.told)
-		}
-	}
-}
-
 // cluster is an Enforcer of node1 of a large cluster, on a real kernel.
 type cluster struct {
 	*testing.B
 	*enforce.Enforcer
-	source source
+	source *policytest.Source
 	kernel within
 	snap   policy.Snapshot
 	site   policy.Site
@@ -119,7 +98,7 @@ func start(b *testing.B, pods int) *cluster {
 	}); err != nil {
 		b.Fatal(err)
 	}
-	c := &cluster{B: b, source: make(source), kernel: within{h, tables, make(chan time.Time, 1)}}
+	c := &cluster{B: b, source: &policytest.Source{}, kernel: within{h, tables, make(chan time.Time, 1)}}
 	c.snap, c.site = policytest.Large(pods)
 	c.Enforcer = enforce.New(enforce.Config{Node: c.site.Node, Bridge: c.site.Bridge, Source: c.source, Kernel: c.kernel,
 		Ports: plugged(c.site.Ports), Log: slog.New(slog.DiscardHandler), Metrics: enforce.NewMetrics(prometheus.NewRegistry())})
@@ -143,9 +122,7 @@ func (c *cluster) tell(change policy.Change) time.Duration {
 	s := c.snap
 	change.Snapshot = func() policy.Snapshot { return s }
 	began := time.Now()
-	n := news{change, make(chan struct{})}
-	c.source <- n
-	<-n.told
+	c.source.Put(change)
 	if err := c.Flush(context.Background()); err != nil {
 		c.Fatal(err)
 	}

@@ -34,7 +34,7 @@ func TestFailing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tables.Close()
-	registry, from := prometheus.NewRegistry(), make(source)
+	registry, from := prometheus.NewRegistry(), &policytest.Source{}
 	snap, site := policytest.Square(10)
 	e := enforce.New(enforce.Config{Node: site.Node, Bridge: site.Bridge, Source: from, Kernel: within{Host: h, tables: tables},
 		Ports: plugged(nil), Log: slog.New(slog.DiscardHandler), Metrics: enforce.NewMetrics(registry)})
@@ -48,9 +48,7 @@ func TestFailing(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	n := news{policy.Change{Rules: true, Snapshot: func() policy.Snapshot { return snap }}, make(chan struct{})}
-	from <- n
-	<-n.told
+	from.Put(policy.Change{Rules: true, Snapshot: func() policy.Snapshot { return snap }})
 	failing := func() bool {
 		text := strings.NewReader("# HELP twill_policy_failing 1 while the last reconcile of network policies has failed.\n" +
 			"# TYPE twill_policy_failing gauge\ntwill_policy_failing 1\n")

@@ -81,7 +81,7 @@ var arrows = []struct {
 	{"netstate/...", []string{"netstate", "netstate/attributes", "netstate/nfnl", "netstate/procfs", "netstate/rtnl", "netstate/secret", "internal/loop"}},
 	{"backend/backendtest", nil},
 	{"backend/cloudroute", []string{"backend", "cloud", "subnet", "netstate", "internal/atomicfile", "internal/smallfile"}},
-	{"cloud", []string{"subnet"}},
+	{"cloud", []string{"subnet", "internal/loop"}},
 	{"cloud/...", []string{"cloud", "cloud/fake", "subnet"}},
 	{"clouds/cmd/twilld", []string{"agent/daemon", "cloud", "clouds/..."}},
 	{"clouds/...", []string{"cloud", "subnet", "internal/loop", "internal/smallfile"}},
@@ -99,7 +99,7 @@ var arrows = []struct {
 	{"agent/checksum", nil},
 	{"agent/reach", []string{"internal/echo", "netstate"}},
 	// It takes the clouds from its caller.
-	{"agent/daemon", []string{"agent/...", "backend/...", "cloud", "netstate/...", "policy/...", "subnet/...", "internal/droplog", "internal/plain",
+	{"agent/daemon", []string{"agent/...", "backend/...", "cloud", "netstate/...", "policy/...", "subnet/...", "internal/droplog", "internal/loop", "internal/plain",
 		"internal/jsonobject", "internal/kubeclient", "internal/smallfile", "internal/steps"}},
 	{"agent/masquerade", []string{"internal/causes", "internal/filewatch", "internal/jsonobject", "internal/smallfile"}},
 	{"agent/keptfile", []string{"internal/atomicfile", "internal/causes", "internal/filewatch", "internal/loop", "internal/smallfile"}},

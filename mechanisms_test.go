@@ -41,6 +41,8 @@ var mechanisms = []struct {
 	{"split a rule of policies", []string{"grammar.Next"}, []string{"doctor/isolation", "netstate/filter"}},
 	{"code nftables' rules", []string{"github.com/google/nftables/expr"}, []string{"doctor/rules/nft", "doctor/ruletrace", "lab/fabric",
 		"netstate/filter", "netstate/firewall", "netstate/nfnl"}},
+	{"back off", []string{"loop.Backoff", "wait.Backoff"}, []string{"agent", "agent/keptfile", "cloud", "internal/kubeclient", "policy/enforce", "subnet/etcd"}},
+	{"subscribe again", []string{"loop.Subscribe"}, []string{"agent", "policy/enforce"}},
 	{"gather changes of pods", []string{"policy.PodChange"}, []string{"policy/announce", "policy/file", "policy/kube"}},
 	{"begin to speak to the API server", []string{"rest.HTTPClientFor", "metadata.NewForConfigAndClient"}, []string{"internal/kubeclient"}},
 }

@@ -131,7 +131,7 @@ func New(cfg Config) *Agent {
 		a.status.runnerErr = errors.New("it has not started yet")
 	}
 	_, a.status.reports = cfg.Backend.(backend.Reporter)
-	a.loop.started, a.status.began = time.Now(), time.Now()
+	a.loop.started, a.loop.retry, a.status.began = time.Now(), newBackoff(), time.Now()
 	return a
 }
 

@@ -32,7 +32,7 @@ func (a *Agent) publish(ctx context.Context, group *errgroup.Group) error {
 	a.Log.Info("leased", "node", a.Node, "lease", leaseText(lease))
 	a.sayKept(lease)
 	group.Go(func() error { return a.watchStore(ctx) })
-	for wait := firstRetry; ; {
+	for retry := newBackoff(); ; {
 		select {
 		case <-ctx.Done():
 			return nil
@@ -45,12 +45,12 @@ func (a *Agent) publish(ctx context.Context, group *errgroup.Group) error {
 		renewed, err := a.Store.Acquire(ctx, want)
 		if err != nil {
 			a.causes.Error(a.Log, "publish the lease", err, "node", a.Node)
-			loop.Sleep(ctx, wait)
-			wait = min(2*wait, lastRetry)
+			loop.Sleep(ctx, retry.Next())
 			a.trigger() // a reconcile sends the facts again
 			continue
 		}
-		lease, wait = renewed, firstRetry
+		lease = renewed
+		retry.Reset()
 		a.Log.Info("published", "node", a.Node, "lease", leaseText(lease))
 	}
 }
@@ -103,7 +103,7 @@ func (a *Agent) askNodeIPs(ctx context.Context) {
 
 // lastLease returns what peers know of this node already: from the store, which is asked until it answers.
 func (a *Agent) lastLease(ctx context.Context, node backend.Node) subnet.Lease {
-	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
+	for retry := newBackoff(); ; {
 		last, ok, err := a.Store.Last(ctx, a.bareLease(node))
 		switch {
 		case err == nil && ok:
@@ -112,7 +112,7 @@ func (a *Agent) lastLease(ctx context.Context, node backend.Node) subnet.Lease {
 			return a.earlierLease()
 		}
 		a.causes.Error(a.Log, "ask the store for this node's last lease", err, "node", a.Node)
-		loop.Sleep(ctx, wait)
+		loop.Sleep(ctx, retry.Next())
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/backend"
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
@@ -57,7 +58,10 @@ type loopState struct {
 	verifyAt   time.Time      // when to verify what the incremental update wrote
 	contention contention
 	refusal    refusal
+	retry      loop.Backoff
 }
+
+func newBackoff() loop.Backoff { return loop.Backoff{First: firstRetry, Last: lastRetry} }
 
 // desiredCache is what the backend wanted last, and for what: thousands of objects, which stay the
 // same while only the kernel changes.
@@ -401,11 +405,11 @@ func (a *Agent) finish(fit backend.Input, snap subnet.Snapshot, synced bool, r r
 	a.announce(fit.Node, snap, synced)
 	switch {
 	case r.err != nil:
-		return a.status.backoff()
+		return a.loop.retry.Next()
 	case a.loop.contention.suppressing(time.Now()):
 		return time.Second
 	}
-	a.status.resetErrors()
+	a.loop.retry.Reset()
 	if a.inTransition(snap.Local) {
 		return transitionPause
 	}

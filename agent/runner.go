@@ -196,17 +196,17 @@ func (a *Agent) runBackend(ctx context.Context, r backend.Runner) error {
 // retryWithBackoff calls f until it succeeds, and reports whether ctx is still alive then. After
 // each error it triggers a reconcile, so that f gets a view of its own each time.
 func (a *Agent) retryWithBackoff(ctx context.Context, what string, f func() error) bool {
-	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
+	for retry := newBackoff(); ; {
 		began := time.Now()
 		err := f()
 		if err == nil {
 			return ctx.Err() == nil
 		}
 		if time.Since(began) > lastRetry {
-			wait = firstRetry // it worked for a while
+			retry.Reset() // it worked for a while
 		}
 		a.causes.Error(a.Log, what, err)
-		if !loop.Sleep(ctx, wait) {
+		if !loop.Sleep(ctx, retry.Next()) {
 			return false
 		}
 		a.trigger()

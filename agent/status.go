@@ -26,7 +26,6 @@ type status struct {
 	reports       bool            // the Runner is a Reporter
 	health        backend.Health  // what it said last
 	fastPath      *FastPathStatus // nil: nobody wants one, or nothing is known yet
-	retry         time.Duration
 }
 
 // stuckAfter is how long the loop may be silent before the agent counts as dead.
@@ -137,21 +136,6 @@ func (s *status) works() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.applied && s.runnerErr == nil && (!s.reports || s.health.Seen)
-}
-
-// backoff returns the pause before the next try after an error.
-func (s *status) backoff() time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.retry = min(max(2*s.retry, firstRetry), lastRetry)
-	return s.retry
-}
-
-// resetErrors ends a row of errors.
-func (s *status) resetErrors() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.retry = 0
 }
 
 // updateFastPath notes how the fast path is, and returns how it was.

@@ -103,16 +103,3 @@ func TestUpSince(t *testing.T) {
 		}
 	})
 }
-
-// TestBackoff: the pauses of a row of errors double from the first to the last, and success ends the row.
-func TestBackoff(t *testing.T) {
-	var s status
-	for range 2 {
-		for _, want := range []time.Duration{100, 200, 400, 800, 1600, 3200, 6400, 10000, 10000} {
-			if got := s.backoff(); got != want*time.Millisecond {
-				t.Errorf("waits %s, want %d ms", got, want)
-			}
-		}
-		s.resetErrors()
-	}
-}

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -73,7 +74,7 @@ type keeper struct {
 	local    []netip.Addr     // of which self was asked
 	wrote    map[string]write // by key
 	unsure   int              // how many of afterWrite have passed
-	retry    time.Duration
+	retry    loop.Backoff
 	checked  time.Time // when troubles were looked for
 	found    []Trouble // then
 	dead     map[string]time.Time
@@ -91,7 +92,8 @@ type write struct {
 
 // Run keeps the routes until ctx is done. An error of the provider is reported and tried again, and ends nothing.
 func (r Reconciler) Run(ctx context.Context, views <-chan View) error {
-	k := &keeper{Reconciler: r, limit: rate.NewLimiter(callsPerSecond, callBurst), wrote: map[string]write{},
+	k := &keeper{Reconciler: r, limit: rate.NewLimiter(callsPerSecond, callBurst),
+		retry: loop.Backoff{First: firstRetry, Last: lastRetry}, wrote: map[string]write{},
 		dead: map[string]time.Time{}, disputes: disputes{}, unrouted: map[netip.Prefix]time.Time{}, unsure: len(afterWrite)}
 	timer := time.NewTimer(0)
 	timer.Stop()
@@ -147,15 +149,15 @@ func (k *keeper) round(ctx context.Context) time.Duration {
 		k.health.Failures++
 		k.diagnose(err)
 		k.Report(k.health)
-		k.retry = min(max(2*k.retry, firstRetry), lastRetry)
+		pause := k.retry.Next()
 		if errors.Is(err, ErrFull) || errors.Is(err, ErrDenied) {
-			k.retry = lastRetry // somebody has to act
+			pause = lastRetry // somebody has to act
 		}
-		return k.retry/2 + rand.N(k.retry/2+1)
+		return pause/2 + rand.N(pause/2+1)
 	}
 	k.diagnose(nil)
 	k.Report(k.health)
-	k.retry = 0
+	k.retry.Reset()
 	if wrote {
 		k.unsure = 0
 	}

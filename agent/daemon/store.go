@@ -11,6 +11,7 @@ import (
 
 	"github.com/twill-net/twill/agent"
 	"github.com/twill-net/twill/internal/kubeclient"
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/internal/smallfile"
 	"github.com/twill-net/twill/subnet"
 	"github.com/twill-net/twill/subnet/etcd"
@@ -181,9 +182,6 @@ func etcdConfig(ctx context.Context, opts etcd.Options, checkpoint string, log *
 			logged = err.Error()
 			log.Warn("waiting for the network config", "err", err)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(storeTimeout / 3):
-		}
+		loop.Sleep(ctx, storeTimeout/3)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/internal/filewatch"
+	"github.com/twill-net/twill/internal/loop"
 )
 
 // What cannot be put back is tried again after firstRetry, and after twice the time each time, up to lastRetry.
@@ -21,7 +22,7 @@ const (
 // Run puts files back at the moment that they are altered, until ctx is done. Where the kernel cannot watch them, that
 // is logged, and it takes the next Write or Check.
 func (k *Keeper) Run(ctx context.Context) error {
-	wait, timer := firstRetry, time.NewTimer(0)
+	retry, timer := loop.Backoff{First: firstRetry, Last: lastRetry}, time.NewTimer(0)
 	defer timer.Stop()
 	defer k.closeWatch()
 	for {
@@ -29,20 +30,16 @@ func (k *Keeper) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-k.events:
-			wait = firstRetry
+			retry.Reset()
 		case <-timer.C:
-			wait = min(2*wait, lastRetry)
 		}
 		if err := k.follow(); err != nil {
 			k.causes.Error(k.log, "watch files, which are checked once a minute only", err)
 		}
 		if !k.Check() {
-			timer.Reset(wait)
+			timer.Reset(retry.Next())
 		}
-		select { // a burst of events is one check
-		case <-ctx.Done():
-		case <-time.After(minPause):
-		}
+		loop.Sleep(ctx, minPause) // a burst of events is one check
 	}
 }
 

@@ -87,15 +87,12 @@ func (f *File) Run(ctx context.Context, changed func()) error {
 		if err != nil {
 			f.causes.Error(f.log, "watch ip-masq-agent's config, which is read at its resyncInterval only", err)
 		}
-		timer := time.NewTimer(f.current.Load().Resync)
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return nil
 		case <-events:
-		case <-timer.C:
+		case <-time.After(f.current.Load().Resync):
 		}
-		timer.Stop()
 		if f.reload() {
 			changed()
 		}

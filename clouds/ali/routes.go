@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/cloud"
+	"github.com/twill-net/twill/internal/loop"
 )
 
 // Pages of answers. A listing that has more is not one.
@@ -171,12 +172,8 @@ func (a *api) remove(ctx context.Context, r cloud.Route) error {
 // awaitGone waits until a deleted route is not listed any more.
 func (a *api) awaitGone(ctx context.Context, r cloud.Route) error {
 	for try := range goneTries {
-		if try > 0 {
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-time.After(gonePause):
-			}
+		if try > 0 && !loop.Sleep(ctx, gonePause) {
+			return ctx.Err()
 		}
 		left, err := a.entries(ctx, params{"RouteTableId": r.Table, "DestinationCidrBlock": r.Dst.String()})
 		if err != nil {

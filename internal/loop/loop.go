@@ -1,4 +1,4 @@
-// Package loop has what loops are made of that wait for something to happen: notices, pauses and subscriptions.
+// Package loop has what loops are made of that wait for something to happen: notices, pauses, subscriptions and retries.
 package loop
 
 import (
@@ -26,6 +26,22 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 		return true
 	}
 }
+
+// Backoff is the pauses between tries of what fails: First, and each one twice as long as the one before, but no longer than Last.
+type Backoff struct {
+	First, Last time.Duration
+
+	pause time.Duration
+}
+
+// Next returns the pause after one more failure.
+func (b *Backoff) Next() time.Duration {
+	b.pause = min(max(2*b.pause, b.First), b.Last)
+	return b.pause
+}
+
+// Reset begins again with First.
+func (b *Backoff) Reset() { b.pause = 0 }
 
 // ErrBroken is what Subscribe reports when the events of a subscription end before ctx is done.
 var ErrBroken = errors.New("the subscription broke")

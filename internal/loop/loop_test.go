@@ -38,6 +38,20 @@ func TestSubscribe(t *testing.T) {
 	})
 }
 
+func TestBackoff(t *testing.T) {
+	b := Backoff{First: time.Second, Last: 5 * time.Second}
+	for range 2 {
+		var got []time.Duration
+		for range 5 {
+			got = append(got, b.Next()/time.Second)
+		}
+		if want := []time.Duration{1, 2, 4, 5, 5}; !slices.Equal(got, want) {
+			t.Errorf("pauses of %v seconds, want %v", got, want)
+		}
+		b.Reset()
+	}
+}
+
 func TestSleep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()

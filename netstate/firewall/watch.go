@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
@@ -38,15 +37,8 @@ func (f *Firewall) Watch(ctx context.Context) (<-chan struct{}, error) {
 		}
 	})
 	senders.Go(func() {
-		for {
-			timer := time.NewTimer(procfs.UntilNext(interval))
-			select {
-			case <-ctx.Done():
-				timer.Stop()
-				return
-			case <-timer.C:
-				poll(events)
-			}
+		for loop.Sleep(ctx, procfs.UntilNext(interval)) {
+			poll(events)
 		}
 	})
 	go func() {

@@ -112,10 +112,7 @@ func (k *Kernel) receive(
 		if err := read(true); err != nil {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(gather):
-		}
+		loop.Sleep(ctx, gather)
 		if len(ports.altered) > 0 {
 			if err := read(false); err != nil {
 				return err
@@ -141,10 +138,8 @@ func gatherPods(ctx context.Context, pods <-chan struct{}, hints chan<- struct{}
 			return nil
 		case <-pods:
 		}
-		select {
-		case <-ctx.Done():
+		if !loop.Sleep(ctx, podDelay) {
 			return nil
-		case <-time.After(podDelay):
 		}
 		select {
 		case <-pods: // what came meanwhile is in the same hint

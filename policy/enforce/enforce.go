@@ -264,7 +264,7 @@ func (e *Enforcer) watch(
 func (e *Enforcer) loop(ctx context.Context) error {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
-	retry, ended := firstRetry, time.Time{}
+	retry, ended := loop.Backoff{First: firstRetry, Last: lastRetry}, time.Time{}
 	for {
 		select {
 		case <-ctx.Done():
@@ -286,8 +286,7 @@ func (e *Enforcer) loop(ctx context.Context) error {
 			e.have = nil
 			e.causes.Error(e.Log, "enforce network policies", err)
 			e.Metrics.errors.Inc()
-			timer.Reset(retry)
-			retry = min(2*retry, lastRetry)
+			timer.Reset(retry.Next())
 			continue
 		case e.table == nil:
 			timer.Reset(patience)
@@ -296,7 +295,7 @@ func (e *Enforcer) loop(ctx context.Context) error {
 		default:
 			timer.Reset(resync)
 		}
-		retry = firstRetry
+		retry.Reset()
 	}
 }
 

@@ -136,7 +136,7 @@ func TestWatchBacksOff(t *testing.T) {
 		if most := int(time.Minute/lastWait) + 5; len(attempts) < 10 || len(attempts) > most {
 			t.Fatalf("%d attempts in a minute, want 10 to %d", len(attempts), most)
 		}
-		for i, want := 1, 2*firstWait; i < len(attempts); i, want = i+1, min(2*want, lastWait) {
+		for i, want := 1, firstWait; i < len(attempts); i, want = i+1, min(2*want, lastWait) {
 			if wait := attempts[i].Sub(attempts[i-1]); wait != want {
 				t.Errorf("attempt %d came after %v, want %v", i, wait, want)
 			}

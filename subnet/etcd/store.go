@@ -25,6 +25,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/internal/redial"
 	"github.com/twill-net/twill/subnet"
 )
@@ -146,7 +147,7 @@ func prefer(records []record, ok func(record) bool) (record, bool) {
 
 // Acquire implements subnet.Store.
 func (s *Store) Acquire(ctx context.Context, want subnet.Lease) (subnet.Lease, error) {
-	for wait := firstWait; ; wait = min(2*wait, lastWait) {
+	for retry := newBackoff(); ; {
 		err := s.claim(ctx, want)
 		if err == nil {
 			return s.own.Load().lease, nil
@@ -158,10 +159,8 @@ func (s *Store) Acquire(ctx context.Context, want subnet.Lease) (subnet.Lease, e
 			return subnet.Lease{}, err
 		}
 		s.options.Report(err)
-		select {
-		case <-ctx.Done():
+		if !loop.Sleep(ctx, retry.Next()) {
 			return subnet.Lease{}, fmt.Errorf("acquire a lease: %w: %w", ctx.Err(), err)
-		case <-time.After(wait):
 		}
 	}
 }
@@ -171,3 +170,5 @@ const (
 	firstWait = 100 * time.Millisecond
 	lastWait  = 2 * time.Second
 )
+
+func newBackoff() loop.Backoff { return loop.Backoff{First: firstWait, Last: lastWait} }

@@ -13,6 +13,7 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -51,7 +52,7 @@ func (s *Store) list(ctx context.Context) (*view, error) {
 
 // Watch implements subnet.Store.
 func (s *Store) Watch(ctx context.Context, f func(subnet.Snapshot)) error {
-	wait := firstWait
+	retry := newBackoff()
 	for {
 		synced, err := s.follow(ctx, f)
 		if ctx.Err() != nil {
@@ -59,13 +60,11 @@ func (s *Store) Watch(ctx context.Context, f func(subnet.Snapshot)) error {
 		}
 		s.noteFailure()
 		s.options.Report(err)
-		if wait = min(2*wait, lastWait); synced {
-			wait = firstWait
+		if synced {
+			retry.Reset()
 		}
-		select {
-		case <-ctx.Done():
+		if !loop.Sleep(ctx, retry.Next()) {
 			return nil
-		case <-time.After(wait):
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/twill-net/twill/internal/atomicfile"
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/internal/smallfile"
 )
 
@@ -104,9 +105,6 @@ func lock(ctx context.Context, path string) (unlock func(), err error) {
 		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
 			return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(5 * time.Millisecond):
-		}
+		loop.Sleep(ctx, 5*time.Millisecond)
 	}
 }

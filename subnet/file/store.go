@@ -33,6 +33,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/twill-net/twill/internal/loop"
 	"github.com/twill-net/twill/subnet"
 )
 
@@ -94,10 +95,8 @@ func (s *Store) Acquire(ctx context.Context, want subnet.Lease) (subnet.Lease, e
 		if !errors.As(err, new(malformedError)) {
 			return l, err
 		}
-		select {
-		case <-ctx.Done():
+		if !loop.Sleep(ctx, interval) {
 			return subnet.Lease{}, fmt.Errorf("acquire a lease: %w: %w", ctx.Err(), err)
-		case <-time.After(interval):
 		}
 	}
 }

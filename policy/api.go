@@ -4,6 +4,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // NetworkPolicy is the object of networking.k8s.io/v1, field by field. Kubernetes' own type brings all objects of core/v1
@@ -16,6 +17,13 @@ type NetworkPolicy struct {
 	Status any  `json:"status,omitempty"` // as Kubernetes 1.24 to 1.27 have it, which means nothing here
 
 	Refused string `json:"-"` // why an API server would have refused it: it allows nothing
+}
+
+// DeepCopyObject implements runtime.Object. Specs are not altered, so copies share them.
+func (p *NetworkPolicy) DeepCopyObject() runtime.Object {
+	c := *p
+	p.DeepCopyInto(&c.ObjectMeta)
+	return &c
 }
 
 // Refuse leaves what the policy selects, and the directions; both if it does not name them. It allows nothing then.

@@ -1,6 +1,9 @@
 package policy
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
 
 // ClusterNetworkPolicy is the object of policy.networking.k8s.io/v1alpha2, field by field.
 type ClusterNetworkPolicy struct {
@@ -9,6 +12,13 @@ type ClusterNetworkPolicy struct {
 
 	Spec   ClusterSpec `json:"spec"`
 	Status any         `json:"status,omitempty"` // others' reports, which mean nothing here
+}
+
+// DeepCopyObject implements runtime.Object, as NetworkPolicy does.
+func (p *ClusterNetworkPolicy) DeepCopyObject() runtime.Object {
+	c := *p
+	p.DeepCopyInto(&c.ObjectMeta)
+	return &c
 }
 
 // ClusterSpec is what a ClusterNetworkPolicy wants. Its rules are asked in their order; the first that matches decides.

@@ -29,8 +29,8 @@ func BenchmarkList(b *testing.B) {
 			before := heap()
 			for b.Loop() {
 				kept = newState()
-				var list podList
-				if err := list.read(bytes.NewReader(body), &kept.shared); err != nil {
+				list, err := readPods(bytes.NewReader(body), &kept.shared)
+				if err != nil {
 					b.Fatal(err)
 				}
 				kept.replacePods(list.Items)

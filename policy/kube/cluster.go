@@ -15,34 +15,6 @@ import (
 	"github.com/twill-net/twill/policy"
 )
 
-// clusterPolicy is a policy.ClusterNetworkPolicy as the API's machinery takes it.
-type clusterPolicy struct{ policy.ClusterNetworkPolicy }
-
-// DeepCopyObject implements runtime.Object. Specs are not altered, so copies share them.
-func (p *clusterPolicy) DeepCopyObject() runtime.Object {
-	c := *p
-	p.DeepCopyInto(&c.ObjectMeta)
-	return &c
-}
-
-// clusterPolicyList is a list of them.
-type clusterPolicyList struct {
-	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata"`
-
-	Items []clusterPolicy `json:"items"`
-}
-
-// DeepCopyObject implements runtime.Object.
-func (l *clusterPolicyList) DeepCopyObject() runtime.Object {
-	c := *l
-	c.Items = make([]clusterPolicy, len(l.Items))
-	for i := range l.Items {
-		c.Items[i] = *l.Items[i].DeepCopyObject().(*clusterPolicy)
-	}
-	return &c
-}
-
 var clusterResource = schema.GroupVersionResource{
 	Group: "policy.networking.k8s.io", Version: "v1alpha2", Resource: "clusternetworkpolicies",
 }
@@ -59,17 +31,17 @@ var errNoAPI = errors.New("the cluster has no ClusterNetworkPolicies (policy.net
 
 func (s *Source) clusterKind(to *state) kind {
 	k := kind{GroupVersionResource: clusterResource}
-	k.Example = &clusterPolicy{}
+	k.Example = &policy.ClusterNetworkPolicy{}
 	missing, known := 0, false
 	k.List = func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		if missing > 0 && !loop.Sleep(ctx, s.lookForAPI) {
 			return nil, ctx.Err()
 		}
-		list := &clusterPolicyList{}
-		err := request(s.clusterPolicies, k.Resource, fresh(o)).Do(ctx).Into(list)
+		all := &list[policy.ClusterNetworkPolicy]{}
+		err := request(s.clusterPolicies, k.Resource, fresh(o)).Do(ctx).Into(all)
 		if !apierrors.IsNotFound(err) {
 			missing, known = 0, known || err == nil
-			return list, err
+			return all, err
 		}
 		if missing++; !known || missing >= believed {
 			to.replaceClusterPolicies(nil)
@@ -79,17 +51,8 @@ func (s *Source) clusterKind(to *state) kind {
 	k.Watch = func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 		return watchRequest(s.clusterPolicies, k.Resource, o).Watch(ctx)
 	}
-	k.store = sink{
-		put:    func(obj any) { to.putClusterPolicy(&obj.(*clusterPolicy).ClusterNetworkPolicy) },
-		remove: func(obj any) { to.removeClusterPolicy(obj.(*clusterPolicy).Name) },
-		replace: func(list []any) {
-			all := make([]*policy.ClusterNetworkPolicy, len(list))
-			for i, obj := range list {
-				all[i] = &obj.(*clusterPolicy).ClusterNetworkPolicy
-			}
-			to.replaceClusterPolicies(all)
-		},
-	}
+	k.store = sink[*policy.ClusterNetworkPolicy, *policy.ClusterNetworkPolicy]{
+		to.putClusterPolicy, to.removeClusterPolicy, to.replaceClusterPolicies}
 	return k
 }
 
@@ -97,7 +60,9 @@ func (s *state) putClusterPolicy(p *policy.ClusterNetworkPolicy) {
 	put(s, &s.cluster.policies, p.Name, trimmedCluster(p))
 }
 
-func (s *state) removeClusterPolicy(name string) { remove(s, &s.cluster.policies, name) }
+func (s *state) removeClusterPolicy(p *policy.ClusterNetworkPolicy) {
+	remove(s, &s.cluster.policies, p.Name)
+}
 
 func (s *state) replaceClusterPolicies(list []*policy.ClusterNetworkPolicy) {
 	all := make(map[string]*policy.ClusterNetworkPolicy, len(list))

@@ -102,11 +102,10 @@ func TestNodeDecode(t *testing.T) {
 		t.Fatal(err)
 	}
 	body = append([]byte("k8s\x00"), body...)
-	var list nodeList
-	if err := list.read(bytes.NewReader(body)); err != nil || len(list.Items) != 2 || list.ResourceVersion != "9" || fmt.Sprint(list.Items[1].Node) != fmt.Sprint(want) {
+	if list, err := readNodes(bytes.NewReader(body)); err != nil || len(list.Items) != 2 || list.ResourceVersion != "9" || fmt.Sprint(list.Items[1].Node) != fmt.Sprint(want) {
 		t.Errorf("got %+v, %v", list, err)
 	}
-	if err := (&nodeList{}).read(bytes.NewReader(body[:len(body)-5])); err == nil {
+	if _, err := readNodes(bytes.NewReader(body[:len(body)-5])); err == nil {
 		t.Error("a part of a list is read as if it were whole")
 	}
 	binary.BigEndian.PutUint32(raw[2:], 0xffffffff)

@@ -112,8 +112,8 @@ func encoded(t testing.TB, pods ...corev1.Pod) []byte {
 // TestDecode: what the protobuf of a Pod says is what its JSON says, in an event and in a list.
 func TestDecode(t *testing.T) {
 	var with shared
-	var list podList
-	if err := list.read(iotest.OneByteReader(bytes.NewReader(encoded(t, variants()...))), &with); err != nil {
+	list, err := readPods(iotest.OneByteReader(bytes.NewReader(encoded(t, variants()...))), &with)
+	if err != nil {
 		t.Fatal(err)
 	}
 	if len(list.Items) != len(variants()) || list.ResourceVersion != "4711" {
@@ -141,8 +141,8 @@ func TestDecode(t *testing.T) {
 // TestShared: pods of one template share it for as long as one is there, and no longer.
 func TestShared(t *testing.T) {
 	var with shared
-	var list podList
-	if err := list.read(bytes.NewReader(encoded(t, onePod(1), onePod(101), onePod(2))), &with); err != nil {
+	list, err := readPods(bytes.NewReader(encoded(t, onePod(1), onePod(101), onePod(2))), &with)
+	if err != nil {
 		t.Fatal(err)
 	}
 	a, b, c := list.Items[0], list.Items[1], list.Items[2]
@@ -171,13 +171,12 @@ func TestListCut(t *testing.T) {
 	whole := encoded(t, onePod(1), onePod(2))
 	envelope := len("application/x") + 2 + 2 // content type and encoding come behind the list
 	for n := range len(whole) - envelope {
-		var list podList
-		if err := list.read(bytes.NewReader(whole[:n]), &shared{}); err == nil {
+		if list, err := readPods(bytes.NewReader(whole[:n]), &shared{}); err == nil {
 			t.Fatalf("the first %d of %d bytes are a list of %d pods", n, len(whole), len(list.Items))
 		}
 	}
 	for _, bad := range []string{"", "{}", "k8s\x00\x08\x01", "k8s\x00\x12\x02\x08\x01", "k8s\x00\x12\x06\x12\xff\xff\xff\xff\x7f"} {
-		if err := (&podList{}).read(strings.NewReader(bad), &shared{}); err == nil {
+		if _, err := readPods(strings.NewReader(bad), &shared{}); err == nil {
 			t.Errorf("%q is a list", bad)
 		}
 	}
@@ -197,12 +196,10 @@ func FuzzDecode(f *testing.F) {
 		var with shared
 		var p pod
 		err := p.Unmarshal(raw)
-		var list podList
-		_ = list.read(bytes.NewReader(raw), &with)
+		_, _ = readPods(bytes.NewReader(raw), &with)
 		envelope := runtime.Unknown{Raw: slices.Concat([]byte{0x0a, 0x03, 0x12, 0x01, '1', 0x12}, appendSize(len(raw)), raw)}
 		body, _ := envelope.Marshal()
-		list = podList{}
-		listErr := list.read(bytes.NewReader(append([]byte("k8s\x00"), body...)), &with)
+		list, listErr := readPods(bytes.NewReader(append([]byte("k8s\x00"), body...)), &with)
 		if (err == nil) != (listErr == nil) {
 			t.Fatalf("alone: %v, in a list: %v", err, listErr)
 		}

@@ -88,23 +88,41 @@ func watchRequest(c *rest.RESTClient, resource string, o metav1.ListOptions) *re
 	return request(c, resource, o)
 }
 
-// sink is a store of a reflector.
-type sink struct {
-	put, remove func(obj any)
-	replace     func(list []any)
+// list is what a reflector takes for a list; its elements are on their way to the state.
+type list[T any] struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata"`
+
+	Items []T `json:"items"`
+}
+
+// DeepCopyObject implements runtime.Object.
+func (l *list[T]) DeepCopyObject() runtime.Object { c := *l; return &c }
+
+// sink is a store of a reflector, for what events bring and for what lists do.
+type sink[E, L any] struct {
+	put, remove func(E)
+	replace     func([]L)
 }
 
 // Add implements cache.ReflectorStore.
-func (s sink) Add(obj any) error { s.put(obj); return nil }
+func (s sink[E, _]) Add(obj any) error { s.put(obj.(E)); return nil }
 
 // Update implements cache.ReflectorStore.
-func (s sink) Update(obj any) error { s.put(obj); return nil }
+func (s sink[E, _]) Update(obj any) error { return s.Add(obj) }
 
 // Delete implements cache.ReflectorStore.
-func (s sink) Delete(obj any) error { s.remove(obj); return nil }
+func (s sink[E, _]) Delete(obj any) error { s.remove(obj.(E)); return nil }
 
 // Replace implements cache.ReflectorStore.
-func (s sink) Replace(list []any, _ string) error { s.replace(list); return nil }
+func (s sink[_, L]) Replace(objs []any, _ string) error {
+	all := make([]L, len(objs))
+	for i, obj := range objs {
+		all[i] = obj.(L)
+	}
+	s.replace(all)
+	return nil
+}
 
 // Resync implements cache.ReflectorStore.
-func (s sink) Resync() error { return nil }
+func (s sink[_, _]) Resync() error { return nil }

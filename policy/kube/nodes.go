@@ -86,24 +86,19 @@ func (n *node) decodeStatus(f field) error {
 	})
 }
 
-// nodeList is a list of them.
-type nodeList struct {
-	metav1.TypeMeta
-	metav1.ListMeta
-
-	Items []*node
-}
-
-// DeepCopyObject implements runtime.Object.
-func (l *nodeList) DeepCopyObject() runtime.Object { c := *l; return &c }
-
-func (l *nodeList) read(from io.Reader) (err error) {
-	l.ResourceVersion, err = readList(from, func(item []byte) error {
+// readNodes reads a NodeList.
+func readNodes(from io.Reader) (*list[*node], error) {
+	all := &list[*node]{}
+	version, err := readList(from, func(item []byte) error {
 		n := &node{}
-		l.Items = append(l.Items, n)
+		all.Items = append(all.Items, n)
 		return n.Unmarshal(item)
 	})
-	return err
+	if err != nil {
+		return nil, fmt.Errorf("read the list: %w", err)
+	}
+	all.ResourceVersion = version
+	return all, nil
 }
 
 var nodeResource = schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
@@ -119,22 +114,18 @@ func (s *Source) nodeKind(to *state) kind {
 			return nil, err
 		}
 		defer body.Close()
-		list := &nodeList{}
-		if err := list.read(body); err != nil {
-			return nil, fmt.Errorf("read the list: %w", err)
-		}
-		return list, nil
+		return readNodes(body)
 	}
 	k.Watch = func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 		return watchRequest(s.core, k.Resource, o).Watch(ctx)
 	}
-	k.store = sink{
-		put:    func(obj any) { to.putNode(obj.(*node).Node) },
-		remove: func(obj any) { to.removeNode(obj.(*node).Name) },
-		replace: func(list []any) {
+	k.store = sink[*node, *node]{
+		put:    func(n *node) { to.putNode(n.Node) },
+		remove: func(n *node) { to.removeNode(n.Name) },
+		replace: func(list []*node) {
 			all := make([]policy.Node, len(list))
-			for i, obj := range list {
-				all[i] = obj.(*node).Node
+			for i, n := range list {
+				all[i] = n.Node
 			}
 			to.replaceNodes(all)
 		},

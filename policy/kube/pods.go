@@ -36,76 +36,55 @@ func coreClient(api *kubeclient.Client) (*rest.RESTClient, error) {
 	})
 }
 
-// podList is what the reflector takes for a list; its elements are on their way to the state.
-type podList struct {
-	metav1.TypeMeta
-	metav1.ListMeta
-
-	Items []*entry
-}
-
-// DeepCopyObject implements runtime.Object.
-func (l *podList) DeepCopyObject() runtime.Object { c := *l; return &c }
-
 func (s *Source) podKind(to *state) kind {
 	k, selector := kind{GroupVersionResource: podResource}, selectPods
 	k.Example = &pod{}
 	k.List = func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		o.FieldSelector = selector
-		list, err := s.listPods(ctx, o, &to.shared)
+		all, err := s.listPods(ctx, o, &to.shared)
 		if apierrors.IsBadRequest(err) && selector != selectRunning {
 			selector, o.FieldSelector = selectRunning, selectRunning
-			list, err = s.listPods(ctx, o, &to.shared)
+			all, err = s.listPods(ctx, o, &to.shared)
 		}
-		return list, err
+		return all, err
 	}
 	k.Watch = func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 		o.FieldSelector = selector
 		return watchRequest(s.core, k.Resource, o).Watch(ctx)
 	}
-	k.store = sink{
-		put:    func(obj any) { to.putPod(obj.(*pod)) },
-		remove: func(obj any) { to.removePod(obj.(*pod).UID) },
-		replace: func(list []any) {
-			all := make([]*entry, len(list))
-			for i, obj := range list {
-				all[i] = obj.(*entry)
-			}
-			to.replacePods(all)
-		},
-	}
+	k.store = sink[*pod, *entry]{to.putPod, func(p *pod) { to.removePod(p.UID) }, to.replacePods}
 	return k
 }
 
 // listPods reads a list while it arrives. Who does not keep its entries must release them.
-func (s *Source) listPods(ctx context.Context, o metav1.ListOptions, with *shared) (*podList, error) {
+func (s *Source) listPods(ctx context.Context, o metav1.ListOptions, with *shared) (*list[*entry], error) {
 	o.Limit = 0 // what is not held at once need not be asked for in pages
 	body, err := request(s.core, podResource.Resource, o).Stream(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer body.Close()
-	list := &podList{}
-	err = list.read(body, with)
-	if err != nil {
-		for _, e := range list.Items {
-			with.release(e)
-		}
-		return nil, fmt.Errorf("read the list: %w", err)
-	}
-	return list, nil
+	return readPods(body, with)
 }
 
-// read reads a PodList.
-func (l *podList) read(from io.Reader, with *shared) (err error) {
+// readPods reads a PodList.
+func readPods(from io.Reader, with *shared) (*list[*entry], error) {
 	var p pod
-	l.ResourceVersion, err = readList(from, func(item []byte) error {
+	all := &list[*entry]{}
+	version, err := readList(from, func(item []byte) error {
 		p = pod{template: p.template[:0]}
 		if err := p.decode(item, with.text); err != nil {
 			return err
 		}
-		l.Items = append(l.Items, with.entry(&p))
+		all.Items = append(all.Items, with.entry(&p))
 		return nil
 	})
-	return err
+	if err != nil {
+		for _, e := range all.Items {
+			with.release(e)
+		}
+		return nil, fmt.Errorf("read the list: %w", err)
+	}
+	all.ResourceVersion = version
+	return all, nil
 }

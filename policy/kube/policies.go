@@ -15,40 +15,10 @@ import (
 	"github.com/twill-net/twill/policy"
 )
 
-// networkPolicy is a policy.NetworkPolicy as the API's machinery takes it.
-type networkPolicy struct{ policy.NetworkPolicy }
-
-// DeepCopyObject implements runtime.Object. Specs are not altered, so copies share them.
-func (p *networkPolicy) DeepCopyObject() runtime.Object {
-	c := *p
-	p.DeepCopyInto(&c.ObjectMeta)
-	return &c
-}
-
-// networkPolicyList is a list of them.
-type networkPolicyList struct {
-	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata"`
-
-	Items []networkPolicy `json:"items"`
-}
-
-// DeepCopyObject implements runtime.Object.
-func (l *networkPolicyList) DeepCopyObject() runtime.Object {
-	c := *l
-	c.Items = make([]networkPolicy, len(l.Items))
-	for i := range l.Items {
-		c.Items[i] = *l.Items[i].DeepCopyObject().(*networkPolicy)
-	}
-	return &c
-}
-
 var policyResource = schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"}
 
 // policyClient returns a client for policies of a kind, which are few and read as JSON.
-func policyClient(
-	api *kubeclient.Client, group schema.GroupVersion, kind string, example, list runtime.Object,
-) (*rest.RESTClient, error) {
+func policyClient(api *kubeclient.Client, group schema.GroupVersion, kind string, example, list runtime.Object) (*rest.RESTClient, error) {
 	scheme := newScheme(group)
 	scheme.AddKnownTypeWithName(group.WithKind(kind), example)
 	scheme.AddKnownTypeWithName(group.WithKind(kind+"List"), list)
@@ -60,25 +30,15 @@ func policyClient(
 
 func (s *Source) policyKind(to *state) kind {
 	k := kind{GroupVersionResource: policyResource}
-	k.Example = &networkPolicy{}
+	k.Example = &policy.NetworkPolicy{}
 	k.List = func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		list := &networkPolicyList{}
-		return list, request(s.policies, k.Resource, fresh(o)).Do(ctx).Into(list)
+		all := &list[policy.NetworkPolicy]{}
+		return all, request(s.policies, k.Resource, fresh(o)).Do(ctx).Into(all)
 	}
 	k.Watch = func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 		return watchRequest(s.policies, k.Resource, o).Watch(ctx)
 	}
-	k.store = sink{
-		put:    func(obj any) { to.putPolicy(&obj.(*networkPolicy).NetworkPolicy) },
-		remove: func(obj any) { to.removePolicy(&obj.(*networkPolicy).NetworkPolicy) },
-		replace: func(list []any) {
-			all := make([]*policy.NetworkPolicy, len(list))
-			for i, obj := range list {
-				all[i] = &obj.(*networkPolicy).NetworkPolicy
-			}
-			to.replacePolicies(all)
-		},
-	}
+	k.store = sink[*policy.NetworkPolicy, *policy.NetworkPolicy]{to.putPolicy, to.removePolicy, to.replacePolicies}
 	return k
 }
 
@@ -91,16 +51,13 @@ func (s *Source) namespaceKind(to *state) kind {
 		return api.List(ctx, fresh(o))
 	}
 	k.Watch = api.Watch
-	k.store = sink{
-		put: func(obj any) {
-			m := obj.(*metav1.PartialObjectMetadata)
-			to.putNamespace(m.Name, m.Labels)
-		},
-		remove: func(obj any) { to.removeNamespace(obj.(*metav1.PartialObjectMetadata).Name) },
-		replace: func(list []any) {
+	type meta = *metav1.PartialObjectMetadata
+	k.store = sink[meta, meta]{
+		put:    func(m meta) { to.putNamespace(m.Name, m.Labels) },
+		remove: func(m meta) { to.removeNamespace(m.Name) },
+		replace: func(list []meta) {
 			all := make(map[string]labels.Set, len(list))
-			for _, obj := range list {
-				m := obj.(*metav1.PartialObjectMetadata)
+			for _, m := range list {
 				all[m.Name] = m.Labels
 			}
 			to.replaceNamespaces(all)

@@ -50,12 +50,13 @@ func New(api *kubeclient.Client, waiting func(task string, err error)) (*Source,
 	if s.core, err = coreClient(api); err != nil {
 		return nil, err
 	}
-	s.policies, err = policyClient(api, policyResource.GroupVersion(), policy.NetworkKind, &networkPolicy{}, &networkPolicyList{})
+	s.policies, err = policyClient(api, policyResource.GroupVersion(), policy.NetworkKind, &policy.NetworkPolicy{},
+		&list[policy.NetworkPolicy]{})
 	if err != nil {
 		return nil, err
 	}
-	s.clusterPolicies, err = policyClient(api, clusterResource.GroupVersion(), policy.ClusterKind, &clusterPolicy{},
-		&clusterPolicyList{})
+	s.clusterPolicies, err = policyClient(api, clusterResource.GroupVersion(), policy.ClusterKind, &policy.ClusterNetworkPolicy{},
+		&list[policy.ClusterNetworkPolicy]{})
 	return s, err
 }
 

@@ -150,7 +150,7 @@ func TestClusterState(t *testing.T) {
 		{func() { s.putNode(node("192.0.2.2")) }, "rules", true},
 		{func() { s.replaceNodes([]policy.Node{node("192.0.2.2")}) }, "", true},
 		{func() { s.removeNode("n1") }, "rules", true},
-		{func() { s.removeClusterPolicy("a") }, "rules", true},
+		{func() { s.removeClusterPolicy(one("a", same)) }, "rules", true},
 	} {
 		step.do()
 		change, ok := s.take()

@@ -103,8 +103,8 @@ func peak(f func()) (most int64) {
 }
 
 func readStream(b *testing.B, to *state, body io.Reader) []*entry {
-	var list podList
-	if err := list.read(body, &to.shared); err != nil {
+	list, err := readPods(body, &to.shared)
+	if err != nil {
 		b.Fatal(err)
 	}
 	return list.Items

@@ -97,7 +97,7 @@ var arrows = []struct {
 	{"agent", []string{"subnet", "backend", "backend/transition", "netstate", "internal/causes", "internal/certs", "internal/jsonobject",
 		"internal/loop", "internal/smallfile", "internal/steps", "agent/keptfile", "agent/masquerade", "agent/checksum", "agent/reach"}},
 	{"agent/checksum", nil},
-	{"agent/reach", []string{"internal/echo", "netstate"}},
+	{"agent/reach", []string{"internal/echo", "internal/loop", "netstate"}},
 	// It takes the clouds from its caller.
 	{"agent/daemon", []string{"agent/...", "backend/...", "cloud", "netstate/...", "policy/...", "subnet/...", "internal/droplog", "internal/loop", "internal/plain",
 		"internal/jsonobject", "internal/kubeclient", "internal/smallfile", "internal/steps"}},

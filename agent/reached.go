@@ -19,10 +19,24 @@ const reachWait = 500 * time.Millisecond
 
 // paths is what the loop last wanted for the ways to peers.
 type paths struct {
-	node  backend.Node
-	snap  *subnet.Snapshot
+	fit   backend.Input // without what is left out on this node
 	skips []subnet.Skip
+	mtus  map[netip.Prefix]int // of routes that have one
 }
+
+// pathsOf returns what is wanted for the ways to peers.
+func pathsOf(fit backend.Input, skips []subnet.Skip, want netstate.State) *paths {
+	p := &paths{fit, skips, map[netip.Prefix]int{}}
+	for _, o := range want {
+		if r, ok := o.(netstate.Route); ok && r.MTU > 0 {
+			p.mtus[r.Dst] = r.MTU
+		}
+	}
+	return p
+}
+
+// tunnels are the backends of which each node has the end of a tunnel among its pods' addresses, with a pod or without.
+var tunnels = []string{"vxlan", "udp", "ipip", "wireguard"}
 
 // prober returns what asks peers for an answer.
 func (a *Agent) prober() *reach.Prober {
@@ -41,10 +55,10 @@ func (a *Agent) reachable() (peers []reach.Peer) {
 	for _, s := range p.skips {
 		leftOut[s.Node] = true
 	}
-	for _, lease := range p.snap.Peers {
-		peer := reach.Peer{Node: lease.Node}
+	for _, lease := range p.fit.Snapshot.Peers {
+		peer := reach.Peer{Node: lease.Node, Sure: slices.Contains(tunnels, lease.Backend)}
 		for _, s := range lease.Stacks {
-			if _, has := p.snap.Local.Stack(s.Family()); has && s.Subnet.IsValid() {
+			if _, has := p.fit.Snapshot.Local.Stack(s.Family()); has && s.Subnet.IsValid() && !lease.Earlier {
 				peer.Addrs = append(peer.Addrs, backend.Gateway(s.Subnet))
 			}
 		}
@@ -61,20 +75,27 @@ func (a *Agent) ownAmongPods(to netip.Addr) netip.Addr {
 	if p == nil || a.Base.Bridge == "" {
 		return netip.Addr{}
 	}
-	s, _ := p.snap.Local.Stack(netstate.FamilyOf(to))
+	s, _ := p.fit.Snapshot.Local.Stack(netstate.FamilyOf(to))
 	if !s.Subnet.IsValid() {
 		return netip.Addr{}
 	}
 	return backend.Gateway(s.Subnet)
 }
 
-// fullSize returns the MTU of this node's pods, 0 before there is a lease.
-func (a *Agent) fullSize() int {
+// fullSize returns the size of the largest packet that pods send to a peer, 0 before there is a lease: their MTU, or that of the
+// route.
+func (a *Agent) fullSize(to netip.Addr) int {
 	p := a.paths.Load()
 	if p == nil {
 		return 0
 	}
-	return a.For(p.snap.Local).PodMTU(p.node)
+	mtu := a.For(p.fit.Snapshot.Local).PodMTU(p.fit.Node)
+	for dst, most := range p.mtus {
+		if dst.Contains(to) {
+			mtu = min(mtu, most)
+		}
+	}
+	return mtu
 }
 
 // reportReach says that peers do not answer any more, or that all do again.

@@ -70,6 +70,7 @@ type desiredCache struct {
 	snap   *subnet.Snapshot
 	exempt []netip.Prefix
 	want   netstate.State
+	skips  []subnet.Skip // what is left out of it
 }
 
 // reconcileLoop is the goroutine that owns the kernel. After each reconcile it pauses for half the
@@ -250,12 +251,11 @@ func (a *Agent) desired(node backend.Node, snap *subnet.Snapshot) netstate.State
 		return cache.want
 	}
 	want, skips := p.Desired(node, *snap)
-	a.paths.Store(&paths{node, snap, skips})
 	a.reportSkips(append(slices.Clone(snap.Skips), skips...))
 	a.reportOverlaps(node, snap)
 	a.Metrics.observed(*snap, want)
 	a.history.follow(snap)
-	*cache = desiredCache{node, snap, p.Firewall.Exempt, want}
+	*cache = desiredCache{node, snap, p.Firewall.Exempt, want, skips}
 	return want
 }
 
@@ -398,6 +398,9 @@ func (a *Agent) finish(fit backend.Input, snap subnet.Snapshot, synced bool, r r
 	a.reportKeptGateways(r.kept)
 	if synced && a.publishEarlier(r.kept) {
 		replace(a.facts, a.loop.node)
+	}
+	if a.reach != nil {
+		a.paths.Store(pathsOf(fit, a.loop.desired.skips, r.want))
 	}
 	a.reportPodMTU(fit)
 	a.reportContention()

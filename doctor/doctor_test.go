@@ -189,6 +189,7 @@ func TestExplained(t *testing.T) {
 		"no reason":      {"node1", loss(""), 1},
 		"another node":   {"node2", loss("NETFILTER_DROP"), 1},
 		"a known rule":   {"node1", likely, 1},
+		"of no reason":   {"node1", loss("NOT_SPECIFIED"), 1},
 	} {
 		nodes := []Diagnosis{{Node: test.node, Findings: []Finding{{ID: string(conntrackFull), Severity: Risk}}}}
 		s := NewSurvey(nodes, nil, Probes{Sent: 2, Lost: 1}, Lost{Followed: []locate.Loss{test.loss, test.loss}})
@@ -204,6 +205,23 @@ func TestExplained(t *testing.T) {
 		if len(nodes[0].Findings) != 1+test.left {
 			t.Errorf("%s: of one node: got %+v", name, nodes[0].Findings)
 		}
+	}
+}
+
+// TestExplainedByPeer: what a node lacks for one peer, or for one family, is not why packets to another one are lost.
+func TestExplainedByPeer(t *testing.T) {
+	missing := Finding{ID: string(routeMissing), Severity: Broken, peer: "node2", family: netstate.IPv4}
+	l := locate.Loss{Host: "node1", Drop: "IP_OUTNOROUTES", Flow: locate.Flow{Src: netip.MustParseAddr("10.244.1.2"), Path: []string{"node1/pod1", "node1", "node2", "node2/pod1"}}}
+	if !missing.explains("node1", l) {
+		t.Error("the missing route does not explain it")
+	}
+	l.Flow.Src = netip.MustParseAddr("fd00:244:1::2")
+	if missing.explains("node1", l) {
+		t.Error("an IPv4 route explains an IPv6 packet")
+	}
+	l.Flow.Src, l.Flow.Path = netip.MustParseAddr("10.244.1.2"), []string{"node1/pod1", "node1", "node3", "node3/pod1"}
+	if missing.explains("node1", l) {
+		t.Error("the route to node2 explains a packet to node3")
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/twill-net/twill/doctor/locate"
+	"github.com/twill-net/twill/netstate"
 )
 
 // dropReason explains one of the kernel's reasons for dropping a packet, and the findings that it belongs to.
@@ -40,7 +41,7 @@ var dropReasons = map[string]dropReason{
 	"MAC_INVALID_SOURCE":       {text: "this device's own MAC is its sender: a loop, or a cloned machine", kind: duplicateMAC},
 	"OTHERHOST":                {text: "the frame is for another MAC than this device's", kind: vtepMAC},
 	"PKT_TOO_BIG":              {text: "it is larger than the next device's MTU", kind: pathMTU},
-	"NOT_SPECIFIED":            {text: "it gives no reason: a blackhole or prohibit route, or a part without reasons", kind: routeAltered},
+	unspecified:                {text: "it gives no reason: a blackhole or prohibit route, or a part without reasons", kind: routeAltered},
 	"BRIDGE_INGRESS_STP_STATE": {text: "the bridge, or this port of it, is down", kind: bridgeDown},
 	"NO_SOCKET":                {text: "no program listens on this port"},
 	"UNHANDLED_PROTO":          {text: "the kernel does not handle this protocol here"},
@@ -62,11 +63,18 @@ var dropReasons = map[string]dropReason{
 	"RECURSION_LIMIT":          {text: "a tunnel leads into itself", kind: underlayUnreachable},
 }
 
+// unspecified is the reason of whatever has none, which says nothing.
+const unspecified = "NOT_SPECIFIED"
+
 // explains reports whether the finding is why a packet was lost at its node. It is not where the judgement has an object
 // that what was seen of the packet speaks for.
 func (f Finding) explains(node string, l locate.Loss) bool {
 	at, _, _ := strings.Cut(l.Host, "/")
-	if at != node || l.Exact || l.Likely || f.Severity == Intended || f.kind() == none {
+	if at != node || l.Exact || l.Likely || f.Severity == Intended || f.kind() == none || l.Drop == unspecified {
+		return false
+	}
+	onPath := slices.ContainsFunc(l.Flow.Path, func(host string) bool { return host == f.peer || strings.HasPrefix(host, f.peer+"/") })
+	if f.peer != "" && !onPath || f.port != "" || f.family != 0 && f.family != netstate.FamilyOf(l.Flow.Src) {
 		return false
 	}
 	r := dropReasons[l.Drop]

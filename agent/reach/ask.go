@@ -17,7 +17,7 @@ import (
 // datagram to a closed port.
 type Asker struct {
 	From func(to netip.Addr) netip.Addr // this node's own address among its pods'; the zero Addr: the kernel chooses one
-	MTU  func() int                     // of pods, in bytes; 0: not known
+	MTU  func(to netip.Addr) int        // of pods' packets to the peer, in bytes; 0: not known
 	Wait time.Duration                  // for one answer
 }
 
@@ -30,10 +30,10 @@ const (
 	traceroute = 33434
 )
 
-// Ask asks an address.
+// Ask asks an address. A firewall on the way that refuses in the peer's name looks like the peer.
 func (a Asker) Ask(ctx context.Context, to netip.Addr) Answer {
 	answer, err := a.echo(ctx, to)
-	if answer.RoundTrip > 0 {
+	if answer.RoundTrip > 0 || errors.As(err, new(ownError)) {
 		return answer
 	}
 	for _, knock := range []func(context.Context, netip.Addr) error{a.connect, a.send} {
@@ -45,7 +45,7 @@ func (a Asker) Ask(ctx context.Context, to netip.Addr) Answer {
 			err = other
 		}
 	}
-	if vtep := to.Prev(); err != nil && a.answers(ctx, vtep) {
+	if vtep := to.Prev(); a.answers(ctx, vtep) {
 		return Answer{}
 	}
 	return Answer{Err: err}
@@ -54,23 +54,27 @@ func (a Asker) Ask(ctx context.Context, to netip.Addr) Answer {
 // answers reports whether an address answers an echo request. flannel has no bridge before a node's first pod; the end of
 // its tunnel, which has the first address of the subnet, answers then.
 func (a Asker) answers(ctx context.Context, to netip.Addr) bool {
-	a.MTU = func() int { return 0 }
+	a.MTU = func(netip.Addr) int { return 0 }
 	answer, _ := a.echo(ctx, to)
 	return answer.RoundTrip > 0
 }
 
 var errNoAnswer = errors.New("no answer to echo requests, nor by TCP or UDP")
 
+// ownError is why a socket cannot be opened here.
+type ownError struct{ error }
+
 // echo sends echo requests. If none is answered, the error says why none was sent, or that there is no answer.
 func (a Asker) echo(ctx context.Context, to netip.Addr) (Answer, error) {
 	s, err := echo.Open(to, echo.Options{From: a.From(to), Limit: echo.DeviceMTU})
 	if err != nil {
-		return Answer{}, fmt.Errorf("open a socket for echo requests to %s: %w", to, err)
+		own := fmt.Errorf("open a socket for echo requests from %s: %w", a.From(to), cause(err))
+		return Answer{Own: own}, ownError{own}
 	}
 	defer s.Close()
-	defer context.AfterFunc(ctx, func() { _ = s.SetReadDeadline(time.Unix(1, 0)) })()
+	defer context.AfterFunc(ctx, func() { _ = s.Close() })()
 	answer := Answer{Sent: small}
-	for n := range small {
+	for n := 0; n < small && ctx.Err() == nil; n++ {
 		took, lost := a.exchange(s, to, uint64(n), 0)
 		switch {
 		case lost != nil:
@@ -82,9 +86,9 @@ func (a Asker) echo(ctx context.Context, to netip.Addr) (Answer, error) {
 	if answer.RoundTrip == 0 {
 		return Answer{}, err
 	}
-	if mtu := a.MTU(); mtu > 0 && answer.Lost == 0 {
-		answer.TooLarge = true
-		for n := 0; n < full && answer.TooLarge; n++ {
+	if mtu := a.MTU(to); mtu > 0 && answer.Lost == 0 {
+		answer.Full, answer.TooLarge = true, true
+		for n := 0; n < full && answer.TooLarge && ctx.Err() == nil; n++ {
 			_, err := a.exchange(s, to, uint64(small+n), mtu)
 			answer.TooLarge = err != nil
 		}

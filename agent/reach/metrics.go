@@ -47,6 +47,9 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 // count notes an answer.
 func (m *Metrics) count(k key, a Answer) {
 	family := netstate.FamilyOf(k.addr).String()
+	if a.Own != nil {
+		return
+	}
 	if a.Err != nil {
 		m.asked.WithLabelValues(family, "lost").Inc()
 		return

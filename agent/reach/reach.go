@@ -2,8 +2,9 @@
 // that its kernel has what the leases ask for: a firewall between the nodes may still eat the packets.
 //
 // In each round every agent asks a few other nodes, drawn so that each node is asked by as many others, whatever the size
-// of the cluster: a round costs a node the same among three nodes and among five thousand. Who does not answer is asked
-// again until it does. Nothing depends on what is found: an alarm must not do more harm than its cause.
+// of the cluster: while all is well a round costs a node the same among three nodes and among five thousand. Who does not
+// answer is asked again, by each that has asked it, at intervals that grow to two rounds. Nothing depends on what is found:
+// an alarm must not do more harm than its cause.
 package reach
 
 import (
@@ -11,17 +12,23 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/twill-net/twill/internal/loop"
 )
 
 // Peer is another node.
 type Peer struct {
 	Node  string
 	Addrs []netip.Addr // one of the node's own among its pods', of each family
+	// Sure says that the node has an address among its pods' also while it has none of them: the end of a tunnel. Of another
+	// that never answered nothing is known.
+	Sure bool
 }
 
 // Config says whom a Prober asks, how often, and who is told.
@@ -31,18 +38,21 @@ type Config struct {
 	Count int           // peers that are asked in each round
 	Round time.Duration // one round
 	Ask   func(context.Context, netip.Addr) Answer
-	// Changed is told, in the Prober's goroutine, when the first peer stops answering and when all answer again.
+	// Changed is told, in the Prober's goroutine, of peers that do not answer any more, at most once a round, and with none
+	// when all answer again.
 	Changed func(unreached []Unreached)
 	Metrics *Metrics
 }
 
 // Answer is what became of the requests to one address.
 type Answer struct {
+	Own       error         // why nothing could be sent, which says nothing of the peer
 	Err       error         // why nothing came back, in any protocol; nil: something did
 	RoundTrip time.Duration // the shortest; 0: nobody answers echo requests
 	Sent      int           // echo requests, to a peer that answers them
 	Lost      int           // of these
-	TooLarge  bool          // small packets pass, and those of the full size do not
+	Full      bool          // packets of the full size were sent
+	TooLarge  bool          // and none came back, although small ones do
 }
 
 // Unreached is a peer of which no packet comes back.
@@ -66,8 +76,13 @@ type Prober struct {
 	mu       sync.Mutex
 	asked    uint64
 	failing  map[key]*trouble
-	tooLarge map[string]bool
-	told     bool // Changed was told of some
+	answered map[key]bool // once
+	tooLarge map[key]bool
+
+	// Of Run alone:
+	told    map[string]bool // the unreached peers that Changed was told of
+	toldAt  time.Time
+	answers bool // one of them answered
 }
 
 type key struct {
@@ -80,6 +95,8 @@ type trouble struct {
 	since time.Time
 	times int
 	err   error
+	next  time.Time // when it is asked again
+	pause loop.Backoff
 }
 
 // enough is how often an address must be asked in vain before it counts as unreached, and mostFailing how many of those
@@ -91,7 +108,7 @@ const (
 
 // New makes a Prober that asks nobody before Run.
 func New(c Config) *Prober {
-	return &Prober{Config: c, failing: map[key]*trouble{}, tooLarge: map[string]bool{}}
+	return &Prober{Config: c, failing: map[key]*trouble{}, answered: map[key]bool{}, tooLarge: map[key]bool{}, told: map[string]bool{}}
 }
 
 // Run asks until ctx is done. The first round begins after one has passed: until then the node and its peers find each
@@ -114,20 +131,20 @@ func (p *Prober) Run(ctx context.Context) error {
 // step asks the nth peer of the round, and those that did not answer before.
 func (p *Prober) step(ctx context.Context, at time.Time, n int) {
 	peers := p.Peers()
-	due := p.again(peers)
+	due := p.again(at, peers)
 	if drawn := Draw(at.UnixNano()/int64(p.Round), p.Node, peers, p.Count); len(drawn) > 0 {
 		next := drawn[n%len(drawn)] // of few peers each comes up several times
 		for _, a := range next.Addrs {
-			due[key{next.Node, a}] = true
+			due[key{next.Node, a}] = next.Sure
 		}
 	}
 	var wait sync.WaitGroup
-	for k := range due {
-		wait.Go(func() { p.ask(ctx, k) })
+	for k, sure := range due {
+		wait.Go(func() { p.ask(ctx, k, sure) })
 	}
 	wait.Wait()
 	if ctx.Err() == nil {
-		p.tell()
+		p.tell(at)
 	}
 }
 
@@ -154,36 +171,37 @@ func Draw(round int64, node string, peers []Peer, count int) []Peer {
 	return drawn
 }
 
-// again returns some of the addresses that failed, and forgets those that no peer has any more.
-func (p *Prober) again(peers []Peer) map[key]bool {
+// again returns some of the addresses that failed and are due, each with whether its peer is a sure one, and forgets what is no
+// peer's any more.
+func (p *Prober) again(at time.Time, peers []Peer) map[key]bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	known, nodes := map[key]bool{}, map[string]bool{}
+	sure := map[key]bool{}
 	for _, peer := range peers {
-		nodes[peer.Node] = true
 		for _, a := range peer.Addrs {
-			known[key{peer.Node, a}] = true
+			sure[key{peer.Node, a}] = peer.Sure
 		}
 	}
-	for node := range p.tooLarge {
-		if !nodes[node] {
-			delete(p.tooLarge, node)
-		}
-	}
+	gone := func(k key) bool { _, is := sure[k]; return !is }
+	maps.DeleteFunc(p.failing, func(k key, _ *trouble) bool { return gone(k) })
+	maps.DeleteFunc(p.answered, func(k key, _ bool) bool { return gone(k) })
+	maps.DeleteFunc(p.tooLarge, func(k key, _ bool) bool { return gone(k) })
 	due := map[key]bool{}
-	for k := range p.failing {
-		switch {
-		case !known[k]:
-			delete(p.failing, k)
-		case len(due) < mostFailing:
-			due[k] = true
+	for k, t := range p.failing {
+		if len(due) < mostFailing && !at.Before(t.next) {
+			due[k] = sure[k]
+		}
+	}
+	for k := range p.tooLarge {
+		if len(due) < mostFailing {
+			due[k] = sure[k]
 		}
 	}
 	return due
 }
 
 // ask asks one address, and notes what came of it.
-func (p *Prober) ask(ctx context.Context, k key) {
+func (p *Prober) ask(ctx context.Context, k key, sure bool) {
 	began := time.Now()
 	a := p.Ask(ctx, k.addr)
 	if ctx.Err() != nil {
@@ -193,31 +211,66 @@ func (p *Prober) ask(ctx context.Context, k key) {
 	defer p.mu.Unlock()
 	p.asked++
 	p.Metrics.count(k, a)
-	if a.TooLarge {
-		p.tooLarge[k.node] = true
-	} else if a.Err == nil {
-		delete(p.tooLarge, k.node)
-	}
-	if a.Err == nil {
+	switch {
+	case a.Own != nil:
+	case a.Err == nil:
+		p.answered[k] = true
 		delete(p.failing, k)
-		return
+		if a.TooLarge {
+			p.tooLarge[k] = true
+		} else if a.Full {
+			delete(p.tooLarge, k)
+		}
+	case sure || p.answered[k]:
+		t := p.failing[k]
+		if t == nil {
+			t = &trouble{since: began, pause: loop.Backoff{First: p.Round / time.Duration(p.Count), Last: 2 * p.Round}}
+			p.failing[k] = t
+		}
+		t.times, t.err = t.times+1, a.Err
+		if t.times >= enough {
+			t.next = began.Add(t.pause.Next())
+		}
 	}
-	t := p.failing[k]
-	if t == nil {
-		t = &trouble{since: began}
-		p.failing[k] = t
-	}
-	t.times, t.err = t.times+1, a.Err
 }
 
-// tell updates the metrics, and tells of the first peer that is unreached, and when none is any more.
-func (p *Prober) tell() {
+// tell updates the metrics, and tells of peers that do not answer any more, and when all do again.
+func (p *Prober) tell(at time.Time) {
 	r := p.Report()
 	p.Metrics.say(r)
-	if is := len(r.Unreached) > 0; is != p.told {
-		p.told = is
-		p.Changed(r.Unreached)
+	now := map[string]bool{}
+	var news []Unreached
+	for _, u := range r.Unreached {
+		if now[u.Node] = true; !p.told[u.Node] {
+			news = append(news, u)
+		}
 	}
+	for node := range p.told {
+		if !now[node] {
+			delete(p.told, node)
+			p.answers = p.answers || p.isPeer(node)
+		}
+	}
+	switch {
+	case len(news) > 0 && (len(p.told) == 0 || at.Sub(p.toldAt) >= p.Round):
+		p.told, p.toldAt, p.answers = now, at, false
+		p.Changed(news)
+	case len(now) == 0 && p.answers:
+		p.answers = false
+		p.Changed(nil)
+	}
+}
+
+// isPeer reports whether a node answered, and is not gone.
+func (p *Prober) isPeer(node string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for k := range p.answered {
+		if k.node == node {
+			return true
+		}
+	}
+	return false
 }
 
 // Report returns what is known.
@@ -233,9 +286,10 @@ func (p *Prober) Report() Report {
 	slices.SortFunc(r.Unreached, func(a, b Unreached) int {
 		return cmp.Or(cmp.Compare(a.Node, b.Node), a.Addr.Compare(b.Addr))
 	})
-	for node := range p.tooLarge {
-		r.TooLarge = append(r.TooLarge, node)
+	for k := range p.tooLarge {
+		r.TooLarge = append(r.TooLarge, k.node)
 	}
 	slices.Sort(r.TooLarge)
+	r.TooLarge = slices.Compact(r.TooLarge)
 	return r
 }

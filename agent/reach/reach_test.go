@@ -60,9 +60,9 @@ func TestDraw(t *testing.T) {
 // TestProber: who does not answer twice is unreached, is asked until it answers, and forgotten when it is no peer any more.
 func TestProber(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		peers := []Peer{{"node2", []netip.Addr{netip.MustParseAddr("10.244.2.1")}}, {"node3", []netip.Addr{netip.MustParseAddr("10.244.3.1")}}}
+		peers := []Peer{{"node2", []netip.Addr{netip.MustParseAddr("10.244.2.1")}, true}, {"node3", []netip.Addr{netip.MustParseAddr("10.244.3.1")}, false}}
 		var mu sync.Mutex
-		silent := map[string]bool{}
+		silent, answer := map[string]bool{}, Answer{RoundTrip: time.Millisecond, Sent: small, Full: true}
 		var told []string
 		set := func(do func()) {
 			mu.Lock()
@@ -72,9 +72,9 @@ func TestProber(t *testing.T) {
 		registry := prometheus.NewRegistry()
 		p := New(Config{Node: "node1", Peers: func() (now []Peer) { set(func() { now = peers }); return now }, Count: 2, Round: time.Minute, Metrics: NewMetrics(registry),
 			Ask: func(_ context.Context, to netip.Addr) Answer {
-				a := Answer{RoundTrip: time.Millisecond, Sent: small}
+				var a Answer
 				set(func() {
-					if silent[to.String()] {
+					if a = answer; silent[to.String()] {
 						a = Answer{Err: errNoAnswer}
 					}
 				})
@@ -94,18 +94,44 @@ func TestProber(t *testing.T) {
 				t.Errorf("got %+v, told %q; want %d, %q", r, told, unreached, want)
 			}
 		}
+		silence := func(addr string, is bool) { set(func() { silent[addr] = is }) }
+		silence("10.244.3.1", true) // that never answered, and need not have the address
 		after(3*time.Minute+time.Second, 0, "")
-		set(func() { silent["10.244.2.1"] = true })
+		silence("10.244.3.1", false)
+		after(2*time.Minute, 0, "")
+		silence("10.244.2.1", true)
 		after(2*time.Minute, 1, "1")
-		if series := peerSeries(t, registry); series != `node2` {
+		if series := peerSeries(t, registry); series != "node2" {
 			t.Errorf("got series of %q", series)
 		}
-		set(func() { delete(silent, "10.244.2.1") })
-		after(30*time.Second, 0, "1 0")
-		set(func() { silent["10.244.3.1"] = true })
-		after(2*time.Minute, 1, "1 0 1")
-		set(func() { peers = peers[:1] })
-		after(30*time.Second, 0, "1 0 1 0")
+		silence("10.244.3.1", true) // another one is news, too
+		after(3*time.Minute, 2, "1 1")
+		silence("10.244.2.1", false)
+		after(2*time.Minute+30*time.Second, 1, "1 1")
+		silence("10.244.3.1", false)
+		after(2*time.Minute+30*time.Second, 0, "1 1 0")
+		set(func() { answer.TooLarge = true })
+		after(2*time.Minute, 0, "1 1 0")
+		if r := p.Report(); !slices.Equal(r.TooLarge, []string{"node2", "node3"}) {
+			t.Errorf("large packets do not pass: got %+v", r)
+		}
+		set(func() { answer.Full, answer.TooLarge = false, false }) // says nothing of large packets
+		after(2*time.Minute, 0, "1 1 0")
+		if r := p.Report(); len(r.TooLarge) != 2 {
+			t.Errorf("no large packet was sent: got %+v", r)
+		}
+		set(func() { answer.Full = true })
+		after(2*time.Minute, 0, "1 1 0")
+		if r := p.Report(); len(r.TooLarge) != 0 {
+			t.Errorf("large packets pass: got %+v", r)
+		}
+		set(func() { answer.Own = errors.New("cannot assign requested address") }) // nothing is said of the peers
+		after(3*time.Minute, 0, "1 1 0")
+		set(func() { answer.Own = nil })
+		silence("10.244.3.1", true)
+		after(3*time.Minute, 1, "1 1 0 1")
+		set(func() { peers = peers[:1] }) // which is no answer
+		after(time.Minute, 0, "1 1 0 1")
 		if series := peerSeries(t, registry); series != "" {
 			t.Errorf("got series of %q", series)
 		}
@@ -140,7 +166,7 @@ func TestAsk(t *testing.T) {
 		"ip -n reachtest link set eth0 up", "ip -n reachtest link set lo up")
 	t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", "reachtest").Run() })
 	own := map[bool]netip.Addr{true: netip.MustParseAddr("10.9.0.2"), false: netip.MustParseAddr("fd09::2")}
-	asker := Asker{From: func(to netip.Addr) netip.Addr { return own[to.Is4()] }, MTU: func() int { return 1500 }, Wait: 200 * time.Millisecond}
+	asker := Asker{From: func(to netip.Addr) netip.Addr { return own[to.Is4()] }, MTU: func(netip.Addr) int { return 1500 }, Wait: 200 * time.Millisecond}
 	ask := func(to, name string, answers, echoes, tooLarge bool, lines ...string) {
 		t.Helper()
 		for _, line := range lines {
@@ -167,6 +193,17 @@ func TestAsk(t *testing.T) {
 	ask("10.9.0.1", "nothing at all", false, false, false, drops)
 	ask("fd09::1", "IPv6 passes", true, true, false)
 	ask("10.9.0.1", "again", true, true, false, "iptables -w -F INPUT")
+	own[true] = netip.MustParseAddr("10.9.0.99")
+	if a := asker.Ask(t.Context(), netip.MustParseAddr("10.9.0.1")); a.Own == nil || a.Err != nil {
+		t.Errorf("an address that is not here: got %+v", a)
+	}
+	own[true] = netip.MustParseAddr("10.9.0.2")
+	ended, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	if asker.Ask(ended, netip.MustParseAddr("10.9.0.77")); time.Since(began) > 3*asker.Wait {
+		t.Errorf("it went on for %s after its end", time.Since(began))
+	}
 	if a := asker.Ask(t.Context(), netip.MustParseAddr("10.9.0.77")); a.Err == nil {
 		t.Errorf("nobody is there: got %+v", a)
 	}

@@ -1,6 +1,7 @@
 package ruletrace
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -38,12 +39,25 @@ func (r ruleset) rule(p nfnl.Place, handle uint64) rule {
 	return rule{handle: handle}
 }
 
-// readRuleset reads the chains of which events tell, in the calling thread's network namespace.
-func readRuleset(events []event) (ruleset, error) {
-	set := ruleset{map[nfnl.Place]*chain{}, readQueues()}
+// attempts bounds how often rules that change while they are read are read again.
+const attempts = 10
+
+// readRuleset reads the chains of which events tell, in the calling thread's network namespace. Of rules that keep changing it
+// returns what it has read.
+func readRuleset(events []event) (set ruleset, err error) {
 	conn := nfnl.Conn{}
 	defer conn.Close()
-	r := nfnl.Reader{Conn: &conn}
+	for range attempts {
+		if set, err = readOnce(&conn, events); !errors.Is(err, nfnl.ErrMoved) {
+			return set, err
+		}
+	}
+	return set, nil
+}
+
+func readOnce(conn *nfnl.Conn, events []event) (ruleset, error) {
+	set := ruleset{map[nfnl.Place]*chain{}, readQueues()}
+	r := nfnl.Reader{Conn: conn}
 	for _, header := range r.Chains() {
 		set.chains[header.Place] = &chain{hook: header.HookName()}
 	}

@@ -13,47 +13,47 @@ import (
 	"github.com/twill-net/twill/netstate/rtnl"
 )
 
-// Exhausted returns what the machine has run out of, if the kernel's reason for a drop (enum skb_drop_reason) means just one
-// thing: the parameter that limits it, its value, and how much is in use. function is the kernel's that dropped the packet,
+// Exhausted returns what the machine has run out of, if the kernel's reason for a drop (enum skb_drop_reason) can mean that, and
+// it has: the parameter that limits it, its value, and how much is in use. function is the kernel's that dropped the packet,
 // and v6 says that it is one of IPv6. The parameters are the machine's, whatever namespace it dropped the packet in.
 func Exhausted(reason, function string, v6 bool) (o locate.Object, ok bool) {
-	family := "ipv4"
-	if v6 {
-		family = "ipv6"
-	}
 	switch reason {
 	case "NEIGH_CREATEFAIL":
 		most, used := neighbourTable(v6)
-		return limit("net/"+family+"/neigh/default/gc_thresh3", most, fmt.Sprintf("the neighbour table has %d entries", used)), true
+		return limit("net/"+version(v6)+"/neigh/default/gc_thresh3", most, used, "the neighbour table has %d entries")
 	case "PROTO_MEM":
 		protocol := "udp"
 		if strings.Contains(function, "tcp") {
 			protocol = "tcp"
 		}
-		name := "net/ipv4/" + protocol + "_mem"
-		value, _, _ := readParameter(strings.TrimPrefix(name, "net/"))
-		return limit(name, last(value), fmt.Sprintf("%s has %s pages of memory", strings.ToUpper(protocol), pages(protocol))), true
-	case "CPU_BACKLOG":
-		value, _, _ := readParameter("core/netdev_max_backlog")
-		return limit("net/core/netdev_max_backlog", last(value), "a processor has as many packets waiting"), true
+		value, _, _ := readParameter("ipv4/" + protocol + "_mem")
+		return limit("net/ipv4/"+protocol+"_mem", last(value), pages(protocol), strings.ToUpper(protocol)+" has %d pages of memory")
 	}
 	return locate.Object{}, false
 }
 
-// limit returns the object that a parameter is. Another namespace than the machine's first does not have it, and its value
-// may not be known.
-func limit(file string, most uint64, used string) locate.Object {
-	name := "net." + swapDots.Replace(strings.TrimPrefix(file, "net/"))
-	o := locate.Object{Kind: locate.Sysctl, Part: name, Text: name + ": " + used, Usual: "room for more"}
-	if most == 0 {
-		return o
+// nearly is the part of a limit, in percent, from which on something is used up: it may have been more when the packet came.
+const nearly = 90
+
+// limit returns the object that a parameter is, if nearly as much is in use. Only the machine's first namespace can set it.
+func limit(file string, most, used uint64, text string) (o locate.Object, ok bool) {
+	if most == 0 || used*100 < most*nearly {
+		return o, false
 	}
-	o.Value = strconv.FormatUint(most, 10)
-	o.Text = fmt.Sprintf("%s = %d: %s", name, most, used)
+	name := "net." + swapDots.Replace(strings.TrimPrefix(file, "net/"))
+	o = locate.Object{Kind: locate.Sysctl, Part: name, Value: strconv.FormatUint(most, 10), Usual: "room for more",
+		Text: fmt.Sprintf("%s = %d: "+text, name, most, used)}
 	if unix.Access("/proc/sys/"+file, unix.W_OK) == nil && !strings.HasSuffix(name, "_mem") {
 		o.Fix = fmt.Sprintf("sysctl -w %s=%d", name, 4*most)
 	}
-	return o
+	return o, true
+}
+
+func version(v6 bool) string {
+	if v6 {
+		return "ipv6"
+	}
+	return "ipv4"
 }
 
 // last returns the last number of a parameter, which of three is the hard limit.
@@ -63,16 +63,15 @@ func last(value string) uint64 {
 }
 
 // pages returns how many pages of memory the sockets of a protocol have, as /proc/net/sockstat says.
-func pages(protocol string) string {
+func pages(protocol string) uint64 {
 	text, _ := os.ReadFile("/proc/thread-self/net/sockstat")
 	for line := range strings.Lines(string(text)) {
-		if _, counts, ok := strings.Cut(line, strings.ToUpper(protocol)+": "); ok && strings.HasPrefix(line, strings.ToUpper(protocol)) {
-			if _, mem, ok := strings.Cut(counts, "mem "); ok {
-				return strings.TrimSpace(mem)
-			}
+		counts, ok := strings.CutPrefix(line, strings.ToUpper(protocol)+": ")
+		if _, mem, has := strings.Cut(counts, "mem "); ok && has {
+			return last(strings.TrimSpace(mem))
 		}
 	}
-	return "all"
+	return 0
 }
 
 // neighbourTable returns how many entries the machine's neighbour table of a family may have, permanent ones not counted, and

@@ -71,18 +71,16 @@ func (s *Source) Take() (policy.Change, bool) {
 // has the pod: then Take has returned it, or will.
 func (s *Source) Add(m message.Pod) <-chan struct{} {
 	e := &early{m, time.Now(), make(chan struct{})}
-	s.add(e)
-	s.notify()
+	s.add(e)()
 	return e.known
 }
 
 // Remove takes in that a pod does not have some addresses any more, whatever the other source says.
 func (s *Source) Remove(m message.Pod) {
-	s.remove(m)
-	s.notify()
+	s.remove(m)()
 }
 
-func (s *Source) remove(m message.Pod) {
+func (s *Source) remove(m message.Pod) (notify func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.early = slices.DeleteFunc(s.early, func(e *early) bool {
@@ -93,6 +91,7 @@ func (s *Source) remove(m message.Pod) {
 			p.remove(m.Addresses)
 		}
 	}
+	return s.notify
 }
 
 // Snapshot returns everything as it was taken.
@@ -159,8 +158,8 @@ func (s *Source) report(p *policy.Pod) *policy.Pod {
 	return own.tell()
 }
 
-// add takes in an announcement.
-func (s *Source) add(e *early) {
+// add takes in an announcement, and returns what to call about it.
+func (s *Source) add(e *early) (notify func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.early = slices.DeleteFunc(s.early, func(old *early) bool {
@@ -177,10 +176,11 @@ func (s *Source) add(e *early) {
 	}
 	if mine == nil {
 		s.early = append(s.early, e)
-		return
+		return s.notify
 	}
 	mine.add(e.Addresses)
 	close(e.known)
+	return s.notify
 }
 
 // local reports whether a pod is one of this node that policies can isolate.

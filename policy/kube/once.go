@@ -56,16 +56,21 @@ func Read(ctx context.Context, at kubeclient.Server, cluster bool) (s policy.Sna
 		return s, err
 	}
 	source.Cluster = cluster
-	changed := make(chan struct{}, 1)
+	changed, watched := make(chan struct{}, 1), make(chan struct{})
 	go func() {
-		for range changed {
-			if c, ok := source.Take(); ok {
-				end(c.Snapshot(), nil)
+		for {
+			select {
+			case <-watched:
+				return
+			case <-changed:
+				if c, ok := source.Take(); ok {
+					end(c.Snapshot(), nil)
+				}
 			}
 		}
 	}()
 	watchErr := source.Watch(ctx, func() { loop.Notify(changed) })
-	close(changed)
+	close(watched)
 	end(policy.Snapshot{}, errors.Join(fmt.Errorf("read network policies: %w", context.Cause(ctx)), watchErr))
 	return s, err
 }

@@ -119,14 +119,17 @@ func (s *state) snapshot() policy.Snapshot {
 
 // keep remembers a pod as it is, before it changes for the first time since the last Change.
 func (s *state) keep(uid string) {
-	if _, ok := s.was[uid]; ok || s.told.Namespaces == nil {
+	if s.told.Namespaces == nil {
 		return // the first Change has no pods
+	}
+	defer s.notify() // what waited for its namespace may wait no more
+	if _, ok := s.was[uid]; ok {
+		return
 	}
 	s.was[uid] = nil
 	if e, ok := s.pods[uid]; ok {
 		s.was[uid] = &e.Pod
 	}
-	s.notify()
 }
 
 // putPod enters a pod of a watch.

@@ -33,11 +33,21 @@ func read(wanted func(rules.Chain) bool) (all []rules.Chain, err error) {
 	defer conn.Close()
 	for range attempts {
 		r := reader{Reader: nfnl.Reader{Conn: &conn}}
-		if all = r.chains(wanted); !errors.Is(r.Err, nfnl.ErrMoved) {
+		before := generation(&conn)
+		all = r.chains(wanted)
+		switch after := generation(&conn); {
+		case errors.Is(r.Err, nfnl.ErrMoved):
+		case r.Err != nil || before == after:
 			return all, r.Err
 		}
 	}
 	return nil, nfnl.ErrMoved
+}
+
+// generation returns a number that changes with every rule, 0 where there is no nf_tables.
+func generation(conn *nfnl.Conn) uint32 {
+	r := nfnl.Reader{Conn: conn}
+	return r.Generation()
 }
 
 // reader reads nf_tables as it is at one time.

@@ -36,6 +36,9 @@ func (a Asker) Ask(ctx context.Context, to netip.Addr) Answer {
 	if answer.RoundTrip > 0 || errors.As(err, new(ownError)) {
 		return answer
 	}
+	if ctx.Err() != nil {
+		return Answer{Err: ctx.Err()}
+	}
 	for _, knock := range []func(context.Context, netip.Addr) error{a.connect, a.send} {
 		other := knock(ctx, to)
 		if other == nil {

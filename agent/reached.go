@@ -1,9 +1,7 @@
 package agent
 
 import (
-	"context"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"slices"
 	"time"
@@ -110,7 +108,7 @@ func (a *Agent) reportReach(unreached []reach.Unreached) {
 	if more := len(nodesOf(unreached)) - 1; more > 0 {
 		text += fmt.Sprintf("; nor from %d more", more)
 	}
-	a.Log.Log(context.Background(), slog.LevelWarn, "a peer does not answer", "node", a.Node, "reason", text)
+	a.Log.Warn("a peer does not answer", "node", a.Node, "reason", text)
 	a.event("Warning", "PeersUnreached", text+"; twillctl doctor says why")
 }
 

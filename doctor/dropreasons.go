@@ -84,23 +84,32 @@ func (f Finding) explains(node string, l locate.Loss) bool {
 // explained adds losses to the findings of their nodes that explain them, and returns those that are left.
 func explained(nodes []Diagnosis, losses []locate.Loss) (left []locate.Loss) {
 	for _, l := range losses {
-		found := false
-		for i := range nodes {
-			j := slices.IndexFunc(nodes[i].Findings, func(f Finding) bool { return f.explains(nodes[i].Node, l) })
-			if j < 0 || found {
-				continue
-			}
-			found = true
-			nodes[i].Findings = slices.Clone(nodes[i].Findings)
-			f := &nodes[i].Findings[j]
-			f.Severity, f.Likely = Broken, true
-			if more := "this lost " + l.Flow.Sent + ": " + l.Reason; len(f.More) < maxShown && !slices.Contains(f.More, more) {
-				f.More = append(slices.Clone(f.More), more)
-			}
-		}
-		if !found {
+		if !slices.ContainsFunc(nodes, func(n Diagnosis) bool { return n.explaining(l) >= 0 }) {
 			left = append(left, l)
+			continue
+		}
+		for i := range nodes {
+			nodes[i].take(l)
 		}
 	}
 	return left
+}
+
+// explaining returns the place of the first finding that explains a loss, -1 if none does.
+func (d *Diagnosis) explaining(l locate.Loss) int {
+	return slices.IndexFunc(d.Findings, func(f Finding) bool { return f.explains(d.Node, l) })
+}
+
+// take adds a loss to the finding that explains it, if there is one. Who has the same findings keeps them as they are.
+func (d *Diagnosis) take(l locate.Loss) {
+	i := d.explaining(l)
+	if i < 0 {
+		return
+	}
+	d.Findings = slices.Clone(d.Findings)
+	f := &d.Findings[i]
+	f.Severity, f.Likely = Broken, true
+	if more := "this lost " + l.Flow.Sent + ": " + l.Reason; len(f.More) < maxShown && !slices.Contains(f.More, more) {
+		f.More = append(slices.Clone(f.More), more)
+	}
 }

@@ -327,9 +327,9 @@ func (o *options) settings() (agent.Settings, error) {
 			AnnotationPrefix: o.kubeAnnotationPrefix},
 		Policies: o.policy.settings(),
 		BPFFS:    o.fastPath.dir,
+		FastPath: o.fastPath.mode,
 
 		ReachPeers: o.reachPeers, ReachRound: o.reachRound,
-		FastPath: o.fastPath.mode,
 	}
 	return s, cmp.Or(err, err2, o.checkBridge(), o.checkExternalIP(), o.checkPolicy(), o.fastPath.check(), o.checkReach())
 }
@@ -345,7 +345,7 @@ func (o *options) checkReach() error {
 	return nil
 }
 
-// maxReachPeers bounds what all nodes ask one of them in a round.
+// maxReachPeers is how many peers a node may ask in a round, and so how many ask it.
 const maxReachPeers = 100
 
 // checkExternalIP returns an error if --flannel-external-ip does not fit the other flags.

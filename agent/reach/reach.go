@@ -82,7 +82,7 @@ type Prober struct {
 	// Of Run alone:
 	told    map[string]bool // the unreached peers that Changed was told of
 	toldAt  time.Time
-	answers bool // one of them answered
+	answers bool // a peer that was told of answers again
 }
 
 type key struct {
@@ -248,7 +248,7 @@ func (p *Prober) tell(at time.Time) {
 	for node := range p.told {
 		if !now[node] {
 			delete(p.told, node)
-			p.answers = p.answers || p.isPeer(node)
+			p.answers = p.answers || p.hasAnswered(node)
 		}
 	}
 	switch {
@@ -261,8 +261,8 @@ func (p *Prober) tell(at time.Time) {
 	}
 }
 
-// isPeer reports whether a node answered, and is not gone.
-func (p *Prober) isPeer(node string) bool {
+// hasAnswered reports whether a node that is still a peer has answered once.
+func (p *Prober) hasAnswered(node string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for k := range p.answered {

@@ -20,14 +20,14 @@ func Exhausted(reason, function string, v6 bool) (o locate.Object, ok bool) {
 	switch reason {
 	case "NEIGH_CREATEFAIL":
 		most, used := neighbourTable(v6)
-		return limit("net/"+version(v6)+"/neigh/default/gc_thresh3", most, used, "the neighbour table has %d entries")
+		return limit(version(v6)+"/neigh/default/gc_thresh3", most, used, "the neighbour table has %d entries")
 	case "PROTO_MEM":
 		protocol := "udp"
 		if strings.Contains(function, "tcp") {
 			protocol = "tcp"
 		}
 		value, _, _ := readParameter("ipv4/" + protocol + "_mem")
-		return limit("net/ipv4/"+protocol+"_mem", last(value), pages(protocol), strings.ToUpper(protocol)+" has %d pages of memory")
+		return limit("ipv4/"+protocol+"_mem", last(value), pages(protocol), strings.ToUpper(protocol)+" has %d pages of memory")
 	}
 	return locate.Object{}, false
 }
@@ -40,11 +40,10 @@ func limit(file string, most, used uint64, text string) (o locate.Object, ok boo
 	if most == 0 || used*100 < most*nearly {
 		return o, false
 	}
-	name := "net." + swapDots.Replace(strings.TrimPrefix(file, "net/"))
-	o = locate.Object{Kind: locate.Sysctl, Part: name, Value: strconv.FormatUint(most, 10), Usual: "room for more",
-		Text: fmt.Sprintf("%s = %d: "+text, name, most, used)}
-	if unix.Access("/proc/sys/"+file, unix.W_OK) == nil && !strings.HasSuffix(name, "_mem") {
-		o.Fix = fmt.Sprintf("sysctl -w %s=%d", name, 4*most)
+	o = sysctl(file, "", strconv.FormatUint(most, 10), strconv.FormatUint(4*most, 10))
+	o.Text, o.Usual = o.Text+": "+fmt.Sprintf(text, used), "room for more"
+	if unix.Access(procSysNet+file, unix.W_OK) != nil || strings.HasSuffix(file, "_mem") { // which has three numbers
+		o.Fix = ""
 	}
 	return o, true
 }

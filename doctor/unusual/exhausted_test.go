@@ -36,10 +36,10 @@ func TestExhausted(t *testing.T) {
 		most, used uint64
 		want       string
 	}{
-		"full":           {"net/ipv4/neigh/default/gc_thresh3", 1024, 1024, "net.ipv4.neigh.default.gc_thresh3 = 1024: 1024 used"},
-		"full, just now": {"net/ipv4/tcp_mem", 1000, 930, "net.ipv4.tcp_mem = 1000: 930 used"},
-		"room":           {"net/ipv4/tcp_mem", 1000, 12, ""},
-		"not known":      {"net/ipv4/tcp_mem", 0, 12, ""},
+		"full":           {"ipv4/neigh/default/gc_thresh3", 1024, 1024, "net.ipv4.neigh.default.gc_thresh3 = 1024: 1024 used"},
+		"full, just now": {"ipv4/tcp_mem", 1000, 930, "net.ipv4.tcp_mem = 1000: 930 used"},
+		"room":           {"ipv4/tcp_mem", 1000, 12, ""},
+		"not known":      {"ipv4/tcp_mem", 0, 12, ""},
 	} {
 		o, ok := limit(test.file, test.most, test.used, "%d used")
 		if ok != (test.want != "") || o.Text != test.want || strings.HasSuffix(test.file, "_mem") && o.Fix != "" {

@@ -71,16 +71,26 @@ func (s *Source) Take() (policy.Change, bool) {
 // has the pod: then Take has returned it, or will.
 func (s *Source) Add(m message.Pod) <-chan struct{} {
 	e := &early{m, time.Now(), make(chan struct{})}
-	s.add(e)()
+	s.add(e)
+	s.changed()
 	return e.known
 }
 
 // Remove takes in that a pod does not have some addresses any more, whatever the other source says.
 func (s *Source) Remove(m message.Pod) {
-	s.remove(m)()
+	s.remove(m)
+	s.changed()
 }
 
-func (s *Source) remove(m message.Pod) (notify func()) {
+// changed says that there is something to take.
+func (s *Source) changed() {
+	s.mu.Lock()
+	notify := s.notify
+	s.mu.Unlock()
+	notify()
+}
+
+func (s *Source) remove(m message.Pod) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.early = slices.DeleteFunc(s.early, func(e *early) bool {
@@ -91,7 +101,6 @@ func (s *Source) remove(m message.Pod) (notify func()) {
 			p.remove(m.Addresses)
 		}
 	}
-	return s.notify
 }
 
 // Snapshot returns everything as it was taken.
@@ -158,8 +167,8 @@ func (s *Source) report(p *policy.Pod) *policy.Pod {
 	return own.tell()
 }
 
-// add takes in an announcement, and returns what to call about it.
-func (s *Source) add(e *early) (notify func()) {
+// add takes in an announcement.
+func (s *Source) add(e *early) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.early = slices.DeleteFunc(s.early, func(old *early) bool {
@@ -176,11 +185,10 @@ func (s *Source) add(e *early) (notify func()) {
 	}
 	if mine == nil {
 		s.early = append(s.early, e)
-		return s.notify
+		return
 	}
 	mine.add(e.Addresses)
 	close(e.known)
-	return s.notify
 }
 
 // local reports whether a pod is one of this node that policies can isolate.

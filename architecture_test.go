@@ -108,7 +108,7 @@ var arrows = []struct {
 	{"doctor/isolation", []string{"policy", "netstate", "netstate/filter/grammar"}},
 	{"doctor/locate", []string{"netstate", "packet"}},
 	{"doctor/service", []string{"doctor/locate", "netstate"}},
-	{"doctor/connect", []string{"doctor/probe", "doctor/ruletrace", "doctor/service", "doctor/watch", "netstate/rtnl"}},
+	{"doctor/connect", []string{"doctor/probe", "doctor/ruletrace", "doctor/service", "doctor/watch", "netstate/rtnl", "packet"}},
 	{"doctor/probe", []string{"doctor/watch", "packet", "internal/echo"}},
 	{"doctor/follow", []string{"doctor", "doctor/locate", "doctor/probe", "doctor/ruletrace", "doctor/unusual", "doctor/watch", "packet",
 		"backend", "netstate", "netstate/rtnl", "subnet"}},

@@ -55,7 +55,7 @@ func (p Places) To(ctx context.Context, t service.Target) (service.Observations,
 	var answers []answer
 	var tracked tracking
 	o := service.Observations{Sockets: map[netip.AddrPort]service.Socket{}}
-	seen, err := watch.While(watch.Options{Places: p.watched(t), Rules: p.pairs(t)}, func() error {
+	seen, err := watch.While(watch.Options{Places: p.watched(t), Rules: p.pairs(t), Drops: true}, func() error {
 		if t.Service.Sticky > 0 { // the first connection decides for the others
 			answers = makeAll(ctx, calls[:1])
 			calls = calls[1:]
@@ -75,10 +75,14 @@ func (p Places) To(ctx context.Context, t service.Target) (service.Observations,
 		o.Hits = append(o.Hits, v.Hits...)
 	}
 	o.Unread = append(o.Unread, seen.Unread...)
+	if slices.ContainsFunc(answers, func(a answer) bool { return a.outcome != service.Answered }) {
+		o.Unread = append(o.Unread, seen.NoDrops...)
+	}
 	for _, a := range answers {
 		try := service.Try{From: a.local, To: a.To, Outcome: a.outcome, Error: a.text}
 		tracked.find(&try, t)
 		p.find(seen.Views, &try, t)
+		p.drops(seen.Views, &try, t)
 		if t.Way == service.Headless && !try.Wire.IsValid() {
 			try.Wire = try.To
 		}

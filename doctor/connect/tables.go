@@ -103,7 +103,7 @@ func (p Places) sockets(o *service.Observations, t service.Try, proto string) {
 	}
 	var s service.Socket
 	err := pod.Do(func() (err error) {
-		s.Bound, err = listeners(proto)
+		s.Bound, s.Full, err = listeners(proto)
 		return err
 	})
 	if err != nil {
@@ -114,8 +114,9 @@ func (p Places) sockets(o *service.Observations, t service.Try, proto string) {
 	o.Sockets[e] = s
 }
 
-// listeners lists what listens in the calling thread's namespace.
-func listeners(proto string) (bound []netip.AddrPort, err error) {
+// listeners lists what listens in the calling thread's namespace, and of that what is full: of a socket that listens, the
+// kernel gives the connections that wait to be accepted as its receive queue, and its backlog as its send queue.
+func listeners(proto string) (bound, full []netip.AddrPort, err error) {
 	list, state := netlink.SocketDiagTCP, uint8(listen)
 	if proto == "UDP" {
 		list, state = netlink.SocketDiagUDP, unconnected
@@ -123,14 +124,18 @@ func listeners(proto string) (bound []netip.AddrPort, err error) {
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		sockets, err := rtnl.Retry("sockets", func() ([]*netlink.Socket, error) { return list(family) })
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		for _, s := range sockets {
 			b := tuple(s.ID.Source, s.ID.SourcePort)
-			if s.State == state && b.Addr().IsValid() && !slices.Contains(bound, b) {
-				bound = append(bound, b)
+			if s.State != state || !b.Addr().IsValid() || slices.Contains(bound, b) {
+				continue
+			}
+			bound = append(bound, b)
+			if state == listen && s.RQueue > s.WQueue {
+				full = append(full, b)
 			}
 		}
 	}
-	return bound, nil
+	return bound, full, nil
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/twill-net/twill/doctor/ruletrace"
 	"github.com/twill-net/twill/doctor/service"
 	"github.com/twill-net/twill/doctor/watch"
+	"github.com/twill-net/twill/packet"
 )
 
 // pairs are the addresses between which rules are traced: the client or, after masquerading, a node, and the Service
@@ -52,6 +53,22 @@ func (p Places) find(seen []watch.View, t *service.Try, target service.Target) {
 				t.Answerer = src
 			case s.Out && s.Frame.IsReset() && (src == t.Wire || isEndpoint(src, t, target)):
 				t.Reset = v.Host // the pod's comes last
+			}
+		}
+	}
+}
+
+// drops notes which packets of a connection, or of its answer, the kernel dropped.
+func (p Places) drops(seen []watch.View, t *service.Try, target service.Target) {
+	for _, v := range seen {
+		for _, d := range v.Drops {
+			src, dst, ok := packet.DecodeStart(d.Packet).Ends()
+			there := ok && (src == t.From || src.Port() == t.From.Port() && isEndpoint(dst, t, target))
+			back := ok && dst.Port() == t.From.Port() && (src == t.To || isEndpoint(src, t, target))
+			if (there || back) && !watch.IsHarmless(d) {
+				dropped := watch.Explain(d)
+				dropped.Back = back
+				t.Drops = append(t.Drops, dropped)
 			}
 		}
 	}

@@ -67,7 +67,7 @@ func (n Network) look(ctx context.Context, seen watch.Record) (all []*seenAt, un
 		group.Go(func() error { return s.Do(func() error { return s.look(ctx, n) }) })
 	}
 	err = group.Wait()
-	unread = seen.Unread
+	unread = slices.Concat(seen.NoDrops, seen.Unread)
 	for _, s := range all {
 		unread = append(unread, s.unread...)
 	}

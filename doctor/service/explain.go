@@ -30,6 +30,8 @@ const (
 	NobodyListens  Code = "nobody-listens"
 	WrongAddress   Code = "listens-elsewhere"
 	RefusedThere   Code = "refused"
+	NotAccepted    Code = "not-accepted"
+	KernelDrops    Code = "kernel-drops"
 	ReplyBypasses  Code = "reply-bypasses"
 	StaleEndpoint  Code = "stale-endpoint"
 	NoReply        Code = "no-answer"
@@ -243,9 +245,24 @@ func (x explanation) blameEndpoint(e netip.AddrPort, t Try) Problem {
 			Fix: x.compare(there)}
 	case socket.Known && !socket.listens(e):
 		return x.unheard(there, socket)
+	case isBound(socket.Full, e):
+		return Problem{Code: NotAccepted, Place: place(there, t), Text: fmt.Sprintf(
+			"%s listens, and accepts no connections: as many wait as its backlog has room for", there),
+			Fix: "look at the pod's log: it hangs, or is too slow for its clients"}
+	case len(t.Drops) > 0:
+		return dropped(there, t.Drops[0])
 	}
 	return Problem{Code: NoReply, Place: place(there, t), Text: fmt.Sprintf(
 		"%s does not answer: packets to it were seen %s", there, seenAt(t.Hosts)), Fix: "see what follows about the path to it"}
+}
+
+func dropped(e Endpoint, d locate.Drop) Problem {
+	what := "packets to"
+	if d.Back {
+		what = "the answers of"
+	}
+	return Problem{Code: KernelDrops, Place: d.Host, Text: fmt.Sprintf("the kernel of %s drops %s %s: %s", d.Host, what, e, d),
+		Fix: "see what follows about the path to it"}
 }
 
 // unheard says that nobody listens on the endpoint's port, and what the pod listens on instead.

@@ -31,6 +31,7 @@ type Try struct {
 	Hosts    []string       // where these were seen, in the path's order
 	Answerer netip.AddrPort // who answered the client instead of the address that it asked; not valid: nobody
 	Reset    string         // the host that a TCP reset was seen to come from; empty: none
+	Drops    []locate.Drop  // of its packets, by the kernel
 }
 
 // endpoint returns the one that was chosen.
@@ -45,6 +46,7 @@ func (t Try) endpoint() netip.AddrPort {
 type Socket struct {
 	Known bool             // the namespace could be looked into
 	Bound []netip.AddrPort // all that listens on this protocol, in any family
+	Full  []netip.AddrPort // of these, those whose queue of connections that the program has to accept is full
 }
 
 // Observations are what was seen of all tries.
@@ -102,8 +104,11 @@ func (o Observations) stop(ofProxy bool, about netip.Addr) *locate.Hit {
 func (o Observations) seesProxy() bool { return slices.ContainsFunc(o.Hits, isOfProxy) }
 
 // listens reports whether something takes connections to the endpoint.
-func (s Socket) listens(e netip.AddrPort) bool {
-	return slices.ContainsFunc(s.Bound, func(b netip.AddrPort) bool {
+func (s Socket) listens(e netip.AddrPort) bool { return isBound(s.Bound, e) }
+
+// isBound reports whether one of the sockets is bound to the endpoint.
+func isBound(all []netip.AddrPort, e netip.AddrPort) bool {
+	return slices.ContainsFunc(all, func(b netip.AddrPort) bool {
 		return b.Port() == e.Port() && (b.Addr().IsUnspecified() || b.Addr() == e.Addr())
 	})
 }

@@ -13,6 +13,8 @@ import (
 type Record struct {
 	Views  []View   // of the places, in their order
 	Unread []string // what could not be watched, and why
+
+	NoDrops []string // why drops were not watched, which matters only if packets are lost
 }
 
 // View is what was seen in one place, in the order of time.
@@ -43,11 +45,11 @@ func (w *Watch) record(match func(packet.Frame) bool) (r Record, err error) {
 		match = func(packet.Frame) bool { return true }
 	}
 	if w.noDrops != nil {
-		r.Unread = append(r.Unread, fmt.Sprintf("the kernel's reasons for dropping packets: %v", w.noDrops))
+		r.NoDrops = append(r.NoDrops, fmt.Sprintf("the kernel's reasons for dropping packets: %v", w.noDrops))
 	}
 	dropped, err := w.Drops()
 	if err != nil {
-		r.Unread = append(r.Unread, err.Error())
+		r.NoDrops = append(r.NoDrops, err.Error())
 	}
 	err = w.Frames(func(at int, c packet.Captured) error {
 		p := w.places[at]

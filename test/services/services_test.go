@@ -195,6 +195,9 @@ func (w *world) testHeadless(t *testing.T) {
 func (w *world) testPods(t *testing.T) {
 	w.serve(t, "node2/pod2", ":9090")
 	w.serve(t, "node3/pod2", "127.0.0.1:8080")
+	w.hang(t, "node3/pod2", ":8081")
+	w.service(t, "hung", nil)
+	w.endpoints(t, "hung", object{"name": "http", "port": 8081, "protocol": "TCP"}, backend{pod: "node3/pod2"})
 	w.service(t, "deaf", nil)
 	w.endpoints(t, "deaf", httpPort, backend{pod: "node2/pod1"}, backend{pod: "node2/pod2"}, backend{pod: "node3/pod2"})
 	r := w.settled(t, client, "service/shop/deaf", func(r traced) bool {
@@ -202,6 +205,8 @@ func (w *world) testPods(t *testing.T) {
 	})
 	wants(t, r, "nobody-listens", "node2-pod2", "nobody listens on TCP 8080 in the pod; it listens on 9090", "targetPort (now 8080)")
 	wants(t, r, "listens-elsewhere", "node3-pod2", "127.0.0.1:8080")
+	hung := w.settled(t, client, "service/shop/hung", has("not-accepted"))
+	wants(t, hung, "not-accepted", "node3/pod2", "accepts no connections", "backlog")
 	for _, e := range r.Services[0].Endpoints {
 		if e.To.Addr() == w.pod(t, "node2/pod1").Addrs[0] && e.Answered != e.Chosen {
 			t.Errorf("%+v: want it to answer", e)
@@ -253,6 +258,11 @@ func (w *world) testPath(t *testing.T) {
 		w.during(t, "node2", "iptables "+rule, "iptables "+strings.Replace(rule, "-I", "-D", 1))
 		wants(t, w.trace(t, client, "service/shop/far"), "rule-stops", "node2: iptables filter FORWARD", "--dport 8080 -j DROP",
 			"iptables -t filter -D FORWARD")
+	})
+	t.Run("kernel", func(t *testing.T) {
+		route := "blackhole " + w.pod(t, client).Addrs[0].String()
+		w.during(t, "node2", "ip route add "+route, "ip route del "+route)
+		wants(t, w.trace(t, client, "service/shop/far"), "kernel-drops", "the kernel of node2 drops packets to", "IP_RPFILTER")
 	})
 	t.Run("before", func(t *testing.T) {
 		rule := "-t raw -I PREROUTING -p tcp -d " + w.clusterIP(t, "far").String() + " -j DROP"

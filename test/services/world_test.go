@@ -248,6 +248,34 @@ func (w *world) serve(t *testing.T, pod, address string) {
 	}()
 }
 
+// hang listens at an address of a pod, and accepts nothing: one connection waits, and its backlog has room for no other.
+func (w *world) hang(t *testing.T, pod, address string) {
+	t.Helper()
+	var l net.Listener
+	var waits net.Conn
+	err := w.pod(t, pod).Do(func() (err error) {
+		if l, err = net.Listen("tcp4", address); err != nil {
+			return err
+		}
+		t.Cleanup(func() { l.Close() })
+		raw, err := l.(*net.TCPListener).SyscallConn()
+		if err != nil {
+			return err
+		}
+		var listenErr error
+		err = raw.Control(func(fd uintptr) { listenErr = unix.Listen(int(fd), 0) })
+		if err = errors.Join(err, listenErr); err != nil {
+			return err
+		}
+		waits, err = net.Dial("tcp4", "127.0.0.1"+address)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { waits.Close() })
+}
+
 // serveUDP takes datagrams in a pod, and answers them or not.
 func (w *world) serveUDP(t *testing.T, pod string, port int, answers bool) {
 	t.Helper()

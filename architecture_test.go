@@ -99,7 +99,7 @@ var arrows = []struct {
 	{"agent/checksum", nil},
 	{"agent/reach", []string{"internal/echo", "internal/loop", "netstate"}},
 	// It takes the clouds from its caller.
-	{"agent/daemon", []string{"agent/...", "backend/...", "cloud", "netstate/...", "policy/...", "subnet/...", "internal/droplog", "internal/loop", "internal/plain",
+	{"agent/daemon", []string{"agent/...", "backend/...", "cloud", "netstate/...", "policy/...", "subnet/...", "internal/causes", "internal/droplog", "internal/filewatch", "internal/loop", "internal/plain",
 		"internal/jsonobject", "internal/kubeclient", "internal/smallfile", "internal/steps"}},
 	{"agent/masquerade", []string{"internal/causes", "internal/filewatch", "internal/jsonobject", "internal/smallfile"}},
 	{"agent/keptfile", []string{"internal/atomicfile", "internal/causes", "internal/filewatch", "internal/loop", "internal/smallfile"}},

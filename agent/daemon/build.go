@@ -46,6 +46,7 @@ func needNetAdmin() error {
 // parts are what an agent is made of, and how to close them.
 type parts struct {
 	store   store
+	netConf []byte // as it was read
 	config  agent.Config
 	metrics *prometheus.Registry
 	close   func()
@@ -66,7 +67,7 @@ func build(ctx context.Context, o *options, log *slog.Logger, begun *steps.Table
 	}
 	defer begun.BeginStore("asks the store for this node's addresses, and looks at the kernel")()
 	p, err := assemble(ctx, o, log, settings, store, network)
-	p.store, p.config.Steps = store, begun
+	p.store, p.netConf, p.config.Steps = store, network.Raw, begun
 	return p, err
 }
 

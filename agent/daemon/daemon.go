@@ -8,7 +8,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -58,10 +57,11 @@ func (p program) run(ctx context.Context, args []string, stdout, stderr io.Write
 		return nil
 	}
 	o.program = p
-	log, err := newLogger(o, stderr)
+	log, level, err := newLogger(o, stderr)
 	if err != nil {
 		return err
 	}
+	defer followLevel(level, log)()
 	for _, name := range o.ignored {
 		log.Warn("this flag has no effect in Twill", "flag", name, "reason", ignoredFlags[name].why)
 	}
@@ -82,28 +82,6 @@ func (p program) run(ctx context.Context, args []string, stdout, stderr io.Write
 		return dryRun(ctx, o, log, stdout)
 	}
 	return serve(ctx, o, log)
-}
-
-func newLogger(o *options, w io.Writer) (*slog.Logger, error) {
-	level := slog.LevelInfo
-	if o.verbosity > 0 {
-		level = slog.LevelDebug
-	}
-	var handler func(io.Writer, *slog.HandlerOptions) slog.Handler
-	switch o.logFormat {
-	case "text":
-		handler = func(w io.Writer, o *slog.HandlerOptions) slog.Handler { return slog.NewTextHandler(w, o) }
-	case "json":
-		handler = func(w io.Writer, o *slog.HandlerOptions) slog.Handler { return slog.NewJSONHandler(w, o) }
-	default:
-		return nil, fmt.Errorf("--log-format %q: want text or json", o.logFormat)
-	}
-	if d, ok := w.(*droplog.Writer); ok {
-		d.Report(func(w io.Writer, lost int) {
-			slog.New(handler(w, nil)).Warn("lines of the log were lost, nobody read them", "lines", lost)
-		})
-	}
-	return slog.New(handler(w, &slog.HandlerOptions{Level: level})), nil
 }
 
 // versionText returns Twill's version and what it was built with: the compiler, and every module of

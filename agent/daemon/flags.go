@@ -136,7 +136,7 @@ func (o *options) register(fs *flag.FlagSet) {
 	fs.BoolVar(&o.cleanup, "cleanup", false,
 		"delete everything that Twill made on this node and exit; with --healthz-port, stay and be ready")
 	fs.BoolVar(&o.version, "version", false, "print the version and exit")
-	fs.IntVar(&o.verbosity, "v", 0, "log level: 0 events, 1 and more also every change")
+	fs.IntVar(&o.verbosity, "v", 0, "log level: 0 events, 1 and more also every change; SIGUSR1 turns these on and off while the agent runs")
 	fs.StringVar(&o.logFormat, "log-format", "text", "text or json")
 	for name, f := range ignoredFlags {
 		note := func(string) error {

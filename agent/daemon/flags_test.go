@@ -128,7 +128,7 @@ func flagErrors(args []string, out *bytes.Buffer) error {
 	}
 	_, settings := o.settings()
 	_, renew := o.renew()
-	_, log := newLogger(o, out)
+	_, _, log := newLogger(o, out)
 	for _, err := range []error{settings, renew, log} {
 		if err != nil {
 			return err

@@ -67,6 +67,7 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	}
 	dropFastPath(o, p.config.Shortcuts, p.config.FastPath, log)
 	servePods(ctx, group, o, p)
+	watchNetConf(ctx, group, o, p)
 	a := agent.New(p.config)
 	h := a.Handler(p.metrics)
 	handler.agent.Store(&h)

@@ -2,16 +2,12 @@ package masquerade
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/internal/causes"
 	"github.com/twill-net/twill/internal/filewatch"
@@ -65,38 +61,21 @@ func (f *File) use(c Config) {
 	f.current.Store(&c)
 }
 
-// watchMask is what is watched of the file's directory: files come and go, or are written. A ConfigMap's volume changes by a
-// rename.
-const watchMask = unix.IN_CLOSE_WRITE | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_DELETE | unix.IN_ONLYDIR
-
 // Run reads the file again when it changes, and as often as it says, until ctx is done. It calls changed when other
 // networks are exempt. After an error, the networks stay as they are.
 func (f *File) Run(ctx context.Context, changed func()) error {
 	if f == nil {
 		return nil
 	}
-	events := make(chan struct{}, 1)
-	w, err := filewatch.Open(events)
-	if err == nil {
-		defer w.Close()
-	}
-	for {
-		if w != nil {
-			err = errors.Join(w.Err(), w.Follow(filewatch.Paths{filepath.Dir(f.path): watchMask}))
-		}
-		if err != nil {
-			f.causes.Error(f.log, "watch ip-masq-agent's config, which is read at its resyncInterval only", err)
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-events:
-		case <-time.After(f.current.Load().Resync):
-		}
+	every := func() time.Duration { return f.current.Load().Resync }
+	filewatch.Config(ctx, f.path, every, func(err error) {
+		f.causes.Error(f.log, "watch ip-masq-agent's config, which is read at its resyncInterval only", err)
+	}, func() {
 		if f.reload() {
 			changed()
 		}
-	}
+	})
+	return nil
 }
 
 // reload reports whether other networks are exempt now.

@@ -1,0 +1,106 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/twill-net/twill/internal/causes"
+	"github.com/twill-net/twill/internal/filewatch"
+)
+
+// netConf compares the file of the network config with what the agent runs with, which was read when it started.
+type netConf struct {
+	path    string
+	running []byte
+	log     *slog.Logger
+	event   func(kind, reason, message string) // nil: there is nobody to tell
+	causes  causes.Log
+	said    string // what was said last; empty: the file is what the agent runs with
+}
+
+// netConfEvery is how often the file is read even if nothing tells of a change.
+const netConfEvery = time.Minute
+
+// watchNetConf says when the file is no longer what the agent runs with. An agent that takes its config from etcd has no file.
+func watchNetConf(ctx context.Context, group *errgroup.Group, o *options, p *parts) {
+	if !o.kubeSubnetMgr && o.leaseFile == "" {
+		return
+	}
+	n := netConf{path: o.netConfigs, running: p.netConf, log: p.config.Log, event: events(p.store.Store)}
+	group.Go(func() error {
+		filewatch.Config(ctx, n.path, func() time.Duration { return netConfEvery }, func(err error) {
+			n.causes.Error(n.log, "watch the network config, which is read once a minute only", err)
+		}, n.compare)
+		return nil
+	})
+}
+
+func (n *netConf) compare() {
+	says := n.differs()
+	if says == n.said {
+		return
+	}
+	n.said = says
+	if says == "" {
+		n.log.Info("the network config is what this agent runs with again", "path", n.path)
+		return
+	}
+	n.log.Warn("the network config is not what this agent runs with", "path", n.path, "reason", says)
+	if n.event != nil {
+		n.event("Warning", "NetConfChanged", says)
+	}
+}
+
+// differs says how the file differs from what the agent runs with; empty: it does not.
+func (n *netConf) differs() string {
+	now, err := configFile(n.path)
+	if err != nil {
+		return "an agent that starts now cannot: " + err.Error()
+	}
+	if keys := differentKeys(n.running, now.Raw); len(keys) > 0 {
+		return n.path + ": this agent still runs with the earlier " + strings.Join(keys, ", ") + ": restart it to use the new"
+	}
+	return ""
+}
+
+// differentKeys returns the keys of two configs whose values differ, or which one of them alone has. Case does not matter.
+func differentKeys(a, b []byte) (keys []string) {
+	old, now := values(a), values(b)
+	for key := range now {
+		if _, has := old[key]; !has {
+			old[key] = value{name: now[key].name}
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(old)) {
+		if !bytes.Equal(old[key].text, now[key].text) {
+			keys = append(keys, old[key].name)
+		}
+	}
+	return keys
+}
+
+// value is a key's name as it was written, and its value in one way of writing it.
+type value struct {
+	name string
+	text []byte
+}
+
+// values returns a config's values by their keys in lower case.
+func values(config []byte) map[string]value {
+	var read map[string]any
+	_ = json.Unmarshal(config, &read) // both were parsed before
+	all := make(map[string]value, len(read))
+	for name, v := range read {
+		text, _ := json.Marshal(v)
+		all[strings.ToLower(name)] = value{name, text}
+	}
+	return all
+}

@@ -18,18 +18,26 @@ import (
 func reportCommand() *cobra.Command {
 	var f target.Flags
 	var path, log string
-	var html bool
+	var html, all bool
 	c := &cobra.Command{
 		Use:               "report [NODE]",
 		ValidArgsFunction: completeNode(&f),
 		Short:             "Write one file for a bug report: facts, findings, plan and log, without secrets",
-		Args:              cobra.MaximumNArgs(1),
+		Example: `  kubectl twill report node1
+  kubectl twill report --all               # twill-reports.tar, with NODE.tar.gz for each node
+  twillctl ui twill-report.tar.gz`,
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			if html {
-				if !c.Flags().Changed("file") {
-					path = "twill-report.html"
-				}
-				return reportHTML(c.Context(), &f, c.OutOrStdout(), path, args)
+			given := c.Flags().Changed("file")
+			switch {
+			case html && all:
+				return errors.New("--html and --all: give one; the page shows all nodes already")
+			case html:
+				return reportHTML(c.Context(), &f, c.OutOrStdout(), pathOr(given, path, "twill-report.html"), args)
+			case all && len(args) > 0:
+				return fmt.Errorf("%s: with --all no node can be named", args[0])
+			case all:
+				return reportAll(c, allReports(&f, log, c.ErrOrStderr()), pathOr(given, path, "twill-reports.tar"))
 			}
 			t, err := f.Target(args...)
 			if err != nil {
@@ -50,12 +58,39 @@ func reportCommand() *cobra.Command {
 		},
 	}
 	register(c, &f)
-	c.Flags().StringVarP(&path, "file", "f", "twill-report.tar.gz", "the file to write; -: standard output; with --html twill-report.html")
+	c.Flags().StringVarP(&path, "file", "f", "twill-report.tar.gz", "the file to write; -: standard output; with --html twill-report.html, with --all twill-reports.tar")
+	c.Flags().BoolVar(&all, "all", false, "write the reports of all nodes of a lab or a cluster, NODE.tar.gz each, into one archive")
 	c.Flags().BoolVar(&html, "html", false,
 		"write the page of twillctl ui with what it shows now instead, as one file that any browser opens: all nodes of a lab or a cluster")
 	c.Flags().StringVar(&log, "log", "",
 		"the agent's log, whose end goes into the report; the path is known for a lab's node")
 	return c
+}
+
+// pathOr returns the path that was given, or else the usual one.
+func pathOr(given bool, path, usual string) string {
+	if given {
+		return path
+	}
+	return usual
+}
+
+// reportAll writes the reports of all nodes, and says how many there are. The error is errFindings if a node has none.
+func reportAll(c *cobra.Command, r *reports, path string) error {
+	write := func(to io.Writer) error { return r.write(c.Context(), to) }
+	if path == "-" {
+		return write(plain.Raw(c.OutOrStdout()))
+	}
+	if err := writeNew(path, write); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(c.OutOrStdout(), "%s: %d nodes\n", path, r.written); err != nil {
+		return err
+	}
+	if len(r.missing) > 0 {
+		return errFindings
+	}
+	return nil
 }
 
 // writeNew writes a report that only its owner can read: it has addresses and names of a cluster. The file must not

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -14,12 +15,14 @@ func statusCommand() *cobra.Command {
 	var f target.Flags
 	var output string
 	var watch bool
-	var every time.Duration
+	var every, patience time.Duration
 	c := &cobra.Command{
 		Use:   "status [NODE]",
 		Short: "Show this node, or all nodes of a lab or a cluster: lease, agent, peers in and out of sync",
 		Long: `A line for each node: its lease, its agent, how many of its peers are in sync, and what is wrong. On a terminal
-it has colours, unless the environment has NO_COLOR.`,
+it has colours, unless the environment has NO_COLOR. Exit codes: 0 all is well, 1 something is wrong, 2 it failed.`,
+		Example: `  kubectl twill status
+  kubectl twill status --wait 5m          # after an installation or an upgrade: returns when all nodes are well`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: completeNode(&f),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -31,8 +34,13 @@ it has colours, unless the environment has NO_COLOR.`,
 				return err
 			}
 			v := statusView{out: c.OutOrStdout(), output: output, ask: t.Status}
-			if watch {
+			switch {
+			case watch && patience > 0:
+				return errors.New("--watch and --wait: give one; --watch goes on when all is well")
+			case watch:
 				return v.watch(c.Context(), every)
+			case patience > 0:
+				return v.wait(c.Context(), every, patience, c.ErrOrStderr())
 			}
 			return v.once(c.Context())
 		},
@@ -40,7 +48,8 @@ it has colours, unless the environment has NO_COLOR.`,
 	register(c, &f)
 	addOutput(c, &output)
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "show it again and again, until Ctrl-C")
-	c.Flags().DurationVar(&every, "interval", 2*time.Second, "how often, with --watch")
+	c.Flags().DurationVar(&every, "interval", 2*time.Second, "how often, with --watch or --wait")
+	c.Flags().DurationVar(&patience, "wait", 0, "repeat for this long until nothing is wrong on any node, then show it")
 	return c
 }
 

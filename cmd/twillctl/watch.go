@@ -97,6 +97,61 @@ func (v statusView) watch(ctx context.Context, every time.Duration) error {
 	}
 }
 
+// wait asks until nothing is wrong or its patience ends, and shows the last answer. It says on progress what it waits for,
+// whenever that is something else.
+func (v statusView) wait(ctx context.Context, every, patience time.Duration, progress io.Writer) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var r doctor.StatusReport
+	err := fmt.Errorf("no answer within %v", patience)
+	for said := ""; ; {
+		now, failed := v.ask(ctx)
+		if ctx.Err() == nil || failed == nil { // else the answer is that there was no time for one
+			r, err = now, failed
+		}
+		text, last := v.answer(r, err)
+		if last == nil || ctx.Err() != nil {
+			return errors.Join(write(v.target(), text), last)
+		}
+		if err == nil && !errors.Is(last, errFindings) {
+			return last // wrong flags stay wrong
+		}
+		if waits := waitsFor(r, err); waits != said {
+			said = waits
+			fmt.Fprintln(plain.NewWriter(progress), waits)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(every):
+		}
+	}
+}
+
+// mostNames is how many nodes are named of those that are waited for.
+const mostNames = 5
+
+// waitsFor says what is waited for.
+func waitsFor(r doctor.StatusReport, err error) string {
+	if err != nil {
+		return "waits: " + err.Error()
+	}
+	var names []string
+	for _, n := range r.Nodes {
+		if len(n.Findings) > 0 {
+			names = append(names, n.Node+" ("+n.Findings[0]+")")
+		}
+	}
+	for _, s := range r.Silent {
+		node, _, _ := strings.Cut(s, ":")
+		names = append(names, node+" (no answer)")
+	}
+	text := fmt.Sprintf("waits for %d of %d nodes: ", len(names), len(r.Nodes)+len(r.Silent))
+	if more := len(names) - mostNames; more > 0 {
+		return text + strings.Join(names[:mostNames], ", ") + fmt.Sprintf(" and %d more", more)
+	}
+	return text + strings.Join(names, ", ")
+}
+
 // interrupted reports whether ctx is done, or is in a moment: Ctrl-C also ends kubectl, which may be first.
 func interrupted(ctx context.Context) bool {
 	select {

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,7 +12,10 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/twill-net/twill/doctor"
 	"github.com/twill-net/twill/internal/testwait"
 )
 
@@ -153,5 +158,50 @@ func TestWatch(t *testing.T) {
 	good, bad, again := strings.Cut(out.String(), failure)
 	if n := strings.Count(good, "NODE "); n < 2 || !again || !strings.Contains(bad, "NODE ") || cmd.ProcessState.ExitCode() != 1 {
 		t.Errorf("exit code %d:\n%s", cmd.ProcessState.ExitCode(), out.String())
+	}
+}
+
+// TestWait: it returns at once when all is well, says what it waits for once each time, and shows the last answer when its
+// patience ends.
+func TestWait(t *testing.T) {
+	wrong := doctor.StatusReport{Nodes: []doctor.Status{{Node: "n1"}, {Node: "n2", Findings: []string{"no-lease"}}}, Silent: []string{"n3: gone"}}
+	well := doctor.StatusReport{Nodes: []doctor.Status{{Node: "n1"}, {Node: "n2"}}}
+	away := errors.New("the API server is away")
+	for _, tt := range []struct {
+		name    string
+		answers []any // of a doctor.StatusReport or an error; the last one stays
+		said    string
+		want    error
+	}{
+		{"well", []any{well}, "", nil},
+		{"later", []any{away, away, wrong, wrong, well}, "waits: the API server is away\n" +
+			"waits for 2 of 3 nodes: n2 (no-lease), n3 (no answer)\n", nil},
+		{"never", []any{wrong}, "waits for 2 of 3 nodes: n2 (no-lease), n3 (no answer)\n", errFindings},
+		{"away", []any{away}, "waits: the API server is away\n", away},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				asked := 0
+				var out, progress bytes.Buffer
+				v := statusView{out: &out, output: "text", ask: func(ctx context.Context) (doctor.StatusReport, error) {
+					if ctx.Err() != nil {
+						return doctor.StatusReport{}, ctx.Err()
+					}
+					answer := tt.answers[min(asked, len(tt.answers)-1)]
+					asked++
+					if err, ok := answer.(error); ok {
+						return doctor.StatusReport{}, err
+					}
+					return answer.(doctor.StatusReport), nil
+				}}
+				err := v.wait(t.Context(), time.Second, time.Minute, &progress)
+				if !errors.Is(err, tt.want) || progress.String() != tt.said {
+					t.Errorf("%v, want %v; said\n%swant\n%s", err, tt.want, &progress, tt.said)
+				}
+				if shows := strings.Count(out.String(), "NODE ") + strings.Count(out.String(), "✗ the API"); shows != 1 {
+					t.Errorf("%d answers are shown:\n%s", shows, &out)
+				}
+			})
+		})
 	}
 }

@@ -60,11 +60,10 @@ func root() *cobra.Command {
 	c := &cobra.Command{
 		Use:           "twillctl",
 		Short:         "Show, check and explain a Twill network",
-		Version:       version,
+		Version:       versionText(), // with cobra's own text: with a template the linker keeps all methods of the program
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	c.SetVersionTemplate(versionText() + "\n")
 	// Most of what commands print comes from a cluster, from peers' leases or from the machine.
 	c.SetOut(plain.NewWriter(os.Stdout))
 	c.SetErr(plain.NewWriter(os.Stderr))
@@ -108,16 +107,16 @@ func versionCommand() *cobra.Command {
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(c.OutOrStdout(), versionText())
+			_, err := fmt.Fprintln(c.OutOrStdout(), c.Root().DisplayName(), "version", versionText())
 			return err
 		},
 	}
 }
 
+// versionText returns the version, and that of the compiler.
 func versionText() string {
-	text := "twillctl " + version
 	if info, ok := debug.ReadBuildInfo(); ok {
-		text += " (" + info.GoVersion + ")"
+		return version + " (" + info.GoVersion + ")"
 	}
-	return text
+	return version
 }

@@ -65,6 +65,8 @@ type View struct {
 	Name    string `json:"name"`
 	Version string `json:"version"` // of twillctl
 	Can     Can    `json:"can"`
+
+	Titles map[string]string `json:"titles"` // of findings, by ID
 }
 
 // Can says which of the page's parts have something to show.

@@ -70,7 +70,10 @@ func (s *Server) view(w http.ResponseWriter, r *http.Request) {
 // viewOf returns what a source is, as the page reads it.
 func viewOf(s target.Source) target.View {
 	v := s.View()
-	v.Schema = Schema
+	v.Schema, v.Titles = Schema, map[string]string{}
+	for _, k := range doctor.Catalogue() {
+		v.Titles[k.ID] = k.Title
+	}
 	return v
 }
 

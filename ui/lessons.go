@@ -16,7 +16,7 @@ type Classroom interface {
 	// Inject breaks something, waits until it has healed, and tells meanwhile what is going on. A fault that no agent
 	// heals is taken back.
 	Inject(ctx context.Context, o Order, say func(text string)) (Injury, error)
-	// Scripts returns the lab scripts, tours first.
+	// Scripts returns the lab scripts, in an order to learn from.
 	Scripts() ([]Script, error)
 	// Script returns a script's text.
 	Script(name string) (string, error)
@@ -52,7 +52,7 @@ type Injury struct {
 type Script struct {
 	Name     string   `json:"name"`
 	Title    string   `json:"title"`
-	Tour     bool     `json:"tour"` // made to be read step by step
+	Group    string   `json:"group"` // scripts of a group stand together
 	Sections []string `json:"sections"`
 }
 
@@ -61,8 +61,10 @@ type Line struct {
 	Line    int    `json:"line,omitempty"` // from 1
 	Section string `json:"section,omitempty"`
 	Command string `json:"command,omitempty"`
-	Text    string `json:"text,omitempty"` // what a command printed
-	Lab     string `json:"lab,omitempty"`  // the script's
+	Check   bool   `json:"check,omitempty"`   // the command looks at what the one before has done
+	Text    string `json:"text,omitempty"`    // what a command printed
+	Picture string `json:"picture,omitempty"` // what a command drew, as SVG
+	Lab     string `json:"lab,omitempty"`     // the script's
 	Waiting bool   `json:"waiting,omitempty"`
 	Done    bool   `json:"done,omitempty"`
 	Error   string `json:"error,omitempty"`
@@ -72,20 +74,20 @@ type Line struct {
 type class struct {
 	mu   sync.Mutex
 	stop context.CancelFunc // nil: none
-	next chan struct{}
+	next chan string        // to go on: one step, or to a section
 }
 
 var errLesson = errors.New("another script or fault is still running: stop it, or wait for its end")
 
 // begin begins a lesson. It ends with the request, and by end.
-func (c *class) begin(r *http.Request) (ctx context.Context, next <-chan struct{}, end func(), err error) {
+func (c *class) begin(r *http.Request) (ctx context.Context, next <-chan string, end func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.stop != nil {
 		return nil, nil, nil, errLesson
 	}
 	ctx, cancel := context.WithCancel(r.Context())
-	c.stop, c.next = cancel, make(chan struct{}, 1)
+	c.stop, c.next = cancel, make(chan string, 1)
 	return ctx, c.next, func() {
 		cancel()
 		c.mu.Lock()
@@ -154,7 +156,12 @@ func (s *Server) inject(w http.ResponseWriter, r *http.Request) {
 
 type runQuery struct {
 	Name string `json:"name"`
-	Step bool   `json:"step"` // wait before each line, until POST /api/next
+	Step bool   `json:"step"` // wait before each command that is no check, until POST /api/next
+}
+
+// goOn says how far a script goes on.
+type goOn struct {
+	Section string `json:"section"` // to the first command of it; empty: one step
 }
 
 func (s *Server) run(w http.ResponseWriter, r *http.Request) {
@@ -169,9 +176,9 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer end()
-	out := newLines(w)
+	out, section := newLines(w), ""
 	err = s.room.Run(ctx, q.Name, func(l Line) error {
-		if err := out.send(l); err != nil || !q.Step || l.Command == "" {
+		if err := out.send(l); err != nil || !q.Step || l.Command == "" || l.Check || section != "" && l.Section != section {
 			return err
 		}
 		if err := out.send(Line{Line: l.Line, Waiting: true}); err != nil {
@@ -180,7 +187,7 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-next:
+		case section = <-next:
 			return nil
 		}
 	})
@@ -192,7 +199,12 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 }
 
 // next lets a script that waits go on.
-func (s *Server) next(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) next(w http.ResponseWriter, r *http.Request) {
+	var to goOn
+	if err := decode(w, r, &to); err != nil {
+		fail(w, http.StatusBadRequest, err.Error())
+		return
+	}
 	s.class.mu.Lock()
 	defer s.class.mu.Unlock()
 	if s.class.stop == nil {
@@ -200,7 +212,7 @@ func (s *Server) next(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	select {
-	case s.class.next <- struct{}{}:
+	case s.class.next <- to.Section:
 	default: // it has not begun to wait, and will not
 	}
 	answer(w, struct{}{}, nil)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -20,8 +22,22 @@ import (
 // classroom is a lab that is shown, to learn in.
 type classroom struct{ lab target.Lab }
 
-// tours are the scripts that are made to be read step by step.
-var tours = []string{"article-vxlan", "article-host-gw", "arp", "manual-vxlan"}
+// lessons are the scripts in an order to learn from, in groups. Those that are in none come last.
+var lessons = []struct {
+	group   string
+	scripts []string
+}{
+	{"From a cable to an overlay", []string{"arp", "arp-announce", "arp-probe", "arp-proxy", "arp-spoof", "manual-vxlan"}},
+	{"A packet between nodes", []string{"article-host-gw", "article-vxlan", "direct-routing", "dual-stack-two-nics", "node-leaves", "heals", "fast-path"}},
+	{"What goes wrong", []string{"negative-route-only", "negative-no-fdb", "negative-stale-mac", "negative-mtu", "doctor", "partition", "unreached",
+		"tx-checksum", "vagrant-nat", "vagrant-nat-wrong", "behind-nat"}},
+	{"Services", []string{"service-clusterip", "service-ping", "service-endpoints", "service-nodeport", "service-headless", "service-sticky",
+		"service-hairpin", "service-nearest"}},
+	{"NetworkPolicy", []string{"network-policy", "policy-default-deny", "policy-addresses", "policy-open-connection", "network-policy-log"}},
+}
+
+// others is the group of the scripts that are in no other.
+const others = "What Twill promises"
 
 // healing is how long a fault may take to heal.
 const healing = 10 * time.Second
@@ -135,30 +151,32 @@ func injury(l *lab.Lab, o ui.Order) (faults.Fault, *faults.Target, error) {
 	return all[i], v, nil
 }
 
-// Scripts returns the scripts that come with Twill, tours first.
+// Scripts returns the scripts that come with Twill, by groups.
 func (c classroom) Scripts() ([]ui.Script, error) {
-	names, err := examples.Names()
+	rest, err := examples.Names()
 	if err != nil {
 		return nil, err
 	}
-	slices.SortStableFunc(names, func(a, b string) int { return rank(a) - rank(b) })
 	var all []ui.Script
-	for _, name := range names {
+	add := func(group, name string) error {
 		data, err := examples.Read(name)
-		if err != nil {
+		all = append(all, ui.Script{Name: name, Title: script.Title(data), Group: group, Sections: sections(data)})
+		return err
+	}
+	for _, l := range lessons {
+		for _, name := range l.scripts {
+			if err := add(l.group, name); err != nil {
+				return nil, err
+			}
+			rest = slices.DeleteFunc(rest, func(n string) bool { return n == name })
+		}
+	}
+	for _, name := range rest {
+		if err := add(others, name); err != nil {
 			return nil, err
 		}
-		all = append(all, ui.Script{Name: name, Title: script.Title(data), Tour: slices.Contains(tours, name), Sections: sections(data)})
 	}
 	return all, nil
-}
-
-// rank orders tours as they stand in their list, before all others.
-func rank(name string) int {
-	if i := slices.Index(tours, name); i >= 0 {
-		return i
-	}
-	return len(tours)
 }
 
 func sections(data []byte) []string {
@@ -194,13 +212,29 @@ func (c classroom) Run(ctx context.Context, name string, before func(ui.Line) er
 type follower struct{ tell func(ui.Line) error }
 
 func (f follower) Before(s script.Step) error {
-	return f.tell(ui.Line{Line: s.Line, Section: s.Section, Command: s.Command})
+	return f.tell(ui.Line{Line: s.Line, Section: s.Section, Command: s.Command, Check: s.Check()})
 }
 
 func (f follower) After(s script.Step, output string, _ error) {
-	if text := strings.TrimRight(output, "\n"); text != "" {
-		_ = f.tell(ui.Line{Line: s.Line, Text: text}) // if it fails, the next command ends the script
+	l := ui.Line{Line: s.Line, Text: strings.TrimRight(output, "\n"), Picture: picture(s)}
+	if l.Text != "" || l.Picture != "" {
+		_ = f.tell(l) // if it fails, the next command ends the script
 	}
+}
+
+// picture returns what a command drew with -svg, empty if it drew nothing.
+func picture(s script.Step) string {
+	words := strings.Fields(s.Command)
+	i := slices.Index(words, "-svg") + 1
+	if i == 0 || i == len(words) {
+		return ""
+	}
+	name := words[i]
+	if !filepath.IsAbs(name) {
+		name = filepath.Join(s.Dir, name)
+	}
+	drawn, _ := os.ReadFile(name) // a command that failed drew nothing
+	return string(drawn)
 }
 
 // Open returns another lab, which need not be there yet.

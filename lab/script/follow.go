@@ -3,6 +3,7 @@ package script
 import (
 	"bufio"
 	"bytes"
+	"slices"
 	"strings"
 
 	"golang.org/x/tools/txtar"
@@ -14,6 +15,23 @@ type Step struct {
 	Line    int    // in the script, from 1
 	Section string // the comment above it
 	Command string // with its arguments, as they are written
+	Dir     string // the script's directory; empty: it does not run
+}
+
+// checks are the commands that look at what the one before has done, and print nothing.
+var checks = []string{"stdout", "stderr", "grep", "cmp", "cmpenv", "exists", "keep"}
+
+// Check reports whether the step does nothing but look at what the one before has done.
+func (s Step) Check() bool { return slices.Contains(checks, s.verb()) }
+
+// verb returns the command's name, without what says when it runs and how it ends.
+func (s Step) verb() string {
+	for word := range strings.FieldsSeq(s.Command) {
+		if word != "!" && word != "?" && !strings.HasPrefix(word, "[") {
+			return word
+		}
+	}
+	return ""
 }
 
 // Follower is told of each command of a script.
@@ -36,7 +54,7 @@ func Steps(data []byte) (steps []Step) {
 		case ok:
 			section = strings.TrimSpace(comment)
 		case text != "":
-			steps = append(steps, Step{line, section, text})
+			steps = append(steps, Step{Line: line, Section: section, Command: text})
 		}
 		comments = strings.HasPrefix(text, "#")
 	}
@@ -59,14 +77,9 @@ type course struct {
 // at returns the next step with a command of that name. Lines before it were left out by their conditions.
 func (c *course) at(name string) Step {
 	for i, s := range c.left {
-		for word := range strings.FieldsSeq(s.Command) {
-			if word == name {
-				c.left = c.left[i+1:]
-				return s
-			}
-			if word != "!" && word != "?" && !strings.HasPrefix(word, "[") {
-				break
-			}
+		if s.verb() == name {
+			c.left = c.left[i+1:]
+			return s
 		}
 	}
 	return Step{Command: name}
@@ -74,6 +87,7 @@ func (c *course) at(name string) Step {
 
 func (f followed) Run(s *script.State, args ...string) (script.WaitFunc, error) {
 	step := f.course.at(f.name)
+	step.Dir = s.Getwd()
 	if err := f.course.Before(step); err != nil {
 		return nil, err
 	}

@@ -29,7 +29,7 @@ func TestMap(t *testing.T) {
 			t.Errorf("the pod %q is there %d times", name, got)
 		}
 	}
-	if got := p.Text("#health"); !strings.HasPrefix(got, "node1: finding (route-missing), and 1 more; 4 nodes") {
+	if got := p.Text("#health"); !strings.HasPrefix(got, "node1: the route to a peer's pods is gone, and 1 more; 4 nodes") {
 		t.Errorf("the page says %q", got)
 	}
 	p.Click(`[data-node="node1"] .head`)

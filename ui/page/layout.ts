@@ -93,3 +93,16 @@ function level(c: Card, dev: string): number {
   if (/^(veth|cni|docker)|bridge|rule|policy|^forwarding$/.test(dev)) return c.bridge + card.row / 2;
   return c.tunnel + card.row / 2;
 }
+
+/** Returns the points of a line that leads from one point to another, without the first: between cards along the underlay, and between rows through the gap beside a card. */
+export function lead(l: Layout, a: Point, b: Point): Point[] {
+  const from = cardAt(l, a), to = cardAt(l, b);
+  if (!from || !to || from === to) return [b];
+  const down = { x: from.x + from.width / 2, y: from.bus }, up = { x: to.x + to.width / 2, y: to.bus };
+  const gap = Math.max(5, to.x - card.gap / 2);
+  return [down, ...(from.bus === to.bus ? [] : [{ x: gap, y: from.bus }, { x: gap, y: to.bus }]), up, b];
+}
+
+function cardAt(l: Layout, p: Point): Card | undefined {
+  return [...l.cards.values()].find((c) => p.x >= c.x && p.x <= c.x + c.width && p.y >= c.y && p.y <= c.bus);
+}

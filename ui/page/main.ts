@@ -108,10 +108,8 @@ class Page {
 
   private draw() {
     if (!this.model.version) return;
-    const text = this.file || this.model.connected ? this.model.sentence() : "not connected: is twillctl ui still running?";
-    if (this.health.textContent !== text) this.health.textContent = text;
     const names = this.model.names();
-    this.health.className = !this.file && !this.model.connected || names.some((n) => !["ok", "repaired"].includes(this.model.health(n))) ? "bad" : "good";
+    this.say();
     for (const a of this.nav.querySelectorAll("a")) a.toggleAttribute("aria-current", a.dataset.view === this.view);
     this.main.dataset.view = this.view;
     if (this.view !== "time") this.time.hide();
@@ -119,9 +117,27 @@ class Page {
     document.body.dataset.ready = "true";
   }
 
+  /** Says in the header how the network is; what is wrong leads to its node. */
+  private say() {
+    const away = !this.file && !this.model.connected, wrong = this.model.wrong();
+    const starts = this.lessons.running && (this.model.error || !this.model.names().length);
+    const text = away ? "not connected: is twillctl ui still running?" : starts ? "the lesson’s lab starts…" : this.model.sentence();
+    const about = this.lessons.running ? ` (the lesson ${this.lessons.running})` : "";
+    this.health.className = starts ? "" : away || this.model.error || wrong.length ? "bad" : "good";
+    if (this.health.textContent === text + about) return;
+    this.health.replaceChildren(wrong.length && !away && !starts && !about ? h("button", { type: "button", class: "plain", onclick: () => this.reveal(wrong[0]!) }, text) : text + about);
+  }
+
+  /** Shows a node on the map, with what is known of it. */
+  private reveal(name: string) {
+    this.node = name;
+    location.hash = "map";
+    this.refresh();
+  }
+
   private fill(names: string[]) {
     switch (this.view) {
-      case "matrix": return this.show(matrix(this.model, names, (n) => { this.node = n; location.hash = "map"; }));
+      case "matrix": return this.show(matrix(this.model, names, (n) => this.reveal(n)));
       case "time": this.time.show(); return this.show(this.time.element);
       case "classroom": void this.lessons.show(); return this.show(this.lessons.element);
     }

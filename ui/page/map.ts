@@ -1,17 +1,18 @@
 // The map of a few nodes: cards with pods, bridge, tunnel and network card; tunnels above them, the underlay below.
 
 import { button, plural, s, short } from "./dom";
-import { anchor, card, layout, type Card, type Layout, type Point } from "./layout";
+import { anchor, card, layout, lead, type Card, type Layout, type Point } from "./layout";
 import { signs, type Model, words, wrongWith } from "./model";
 
 export interface Choice { node: (name: string) => void; pod: (id: string) => void }
+export interface Chosen { node: string; from: string; to: string; touched?: Set<string> }
 export interface Way { points: { host: string; dev: string }[]; step: number; lost: boolean }
 
 /** At most so many nodes are drawn as cards. */
 export const few = 24;
 
 /** Draws nodes, and a packet's way if there is one. */
-export function draw(model: Model, names: string[], width: number, choose: Choice, chosen: { node: string; from: string; to: string }, way: Way | null): SVGSVGElement {
+export function draw(model: Model, names: string[], width: number, choose: Choice, chosen: Chosen, way: Way | null): SVGSVGElement {
   const l = layout(model, names, width);
   const svg = s("svg", { class: "map", viewBox: `0 0 ${l.width} ${l.height}`, width: l.width, height: l.height, role: "group", "aria-label": "Map of the network" });
   const links = s("g", { class: "links", "aria-hidden": "true" });
@@ -52,9 +53,9 @@ function curve(a: Card, b: Card): string {
   return `M${x1 + 14},${a.y} C${x1 + 14},${a.y - rise} ${x2 - 14},${b.y - rise} ${x2 - 14},${b.y}`;
 }
 
-function drawCard(model: Model, c: Card, choose: Choice, chosen: { node: string; from: string; to: string }): SVGElement {
+function drawCard(model: Model, c: Card, choose: Choice, chosen: Chosen): SVGElement {
   const n = model.nodes.get(c.name), health = model.health(c.name);
-  const g = s("g", { class: `node ${health}${chosen.node === c.name ? " chosen" : ""}`, "data-node": c.name, "data-health": health });
+  const g = s("g", { class: `node ${health}${chosen.node === c.name ? " chosen" : ""}${chosen.touched?.has(c.name) ? " touched" : ""}`, "data-node": c.name, "data-health": health });
   g.append(s("line", { class: "cable", x1: c.x + c.width / 2, x2: c.x + c.width / 2, y1: c.y + c.height, y2: c.bus }),
     s("rect", { class: "card", x: c.x, y: c.y, width: c.width, height: c.height, rx: 8 }));
   const trouble = model.trouble(c.name);
@@ -113,7 +114,7 @@ function drawWay(l: Layout, way: Way): SVGElement {
     if (last) points.push(last);
   }
   if (!points.length) return g;
-  const text = (p: Point[]) => p.map((q) => `${q.x},${q.y}`).join(" ");
+  const text = (p: Point[]) => p.flatMap((q, i) => i ? lead(l, p[i - 1]!, q) : [q]).map((q) => `${q.x},${q.y}`).join(" ");
   const at = Math.min(way.step, points.length - 1);
   g.append(s("polyline", { class: "future", points: text(points) }), s("polyline", { class: "past", points: text(points.slice(0, at + 1)) }));
   for (const [i, p] of points.entries()) g.append(s("circle", { class: i <= at ? "past" : "future", cx: p.x, cy: p.y, r: 4 }));

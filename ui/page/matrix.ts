@@ -11,7 +11,8 @@ export function matrix(model: Model, names: string[], choose: (name: string) => 
   const wrong = names.flatMap((a) => names.filter((b) => a !== b && wrongWith(peers.get(a)?.get(b))).map((b) => ({ a, b, why: wrongWith(peers.get(a)?.get(b)) })));
   return h("section", { class: "matrix", "aria-label": "Who reaches whom" },
     h("h2", {}, "Who reaches whom"),
-    h("p", {}, wrong.length ? `${plural(wrong.length, "pair")} of ${names.length * (names.length - 1)} not in sync` : `all ${names.length * (names.length - 1)} pairs in sync`),
+    h("p", {}, wrong.length ? `${plural(wrong.length, "pair")} of ${names.length * (names.length - 1)} not in sync, or without an answer` : `all ${names.length * (names.length - 1)} pairs in sync`),
+    h("p", { class: "hint" }, "In sync: the sender’s tables are right. Whether packets pass, agents ask a few peers a minute; twillctl test asks all."),
     names.length <= table ? asTable(names, peers, choose) : asPicture(names, peers),
     wrong.length ? h("ul", { class: "broken-peers" }, ...wrong.slice(0, 200).map((w) => h("li", {},
       h("button", { type: "button", class: "plain", onclick: () => choose(w.a) }, `${w.a} → ${w.b}`), ` ${w.why}`))) : null,

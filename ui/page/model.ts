@@ -1,7 +1,7 @@
 // What is known of the network. The types are the JSON of "twillctl status", doctor, trace, history and lab walk.
 
 export interface View {
-  kind: "lab" | "cluster" | "node" | "report"; name: string; version: string;
+  kind: "lab" | "cluster" | "node" | "report"; name: string; version: string; titles?: Record<string, string>;
   can: { walk: boolean; trace: boolean; doctor: boolean; probe: boolean; history: boolean; faults: boolean; scripts: boolean; live: boolean };
 }
 export interface Peer { node: string; inSync: boolean; reason?: string; direct?: boolean; unreached?: string }
@@ -134,17 +134,20 @@ export class Model {
     const n = this.nodes.get(name);
     switch (this.health(name)) {
       case "unreachable": return this.silent.get(name) || "not reached";
-      case "finding": return n!.findings?.join(", ") || n!.peers!.find((p) => p.unreached)!.unreached!;
+      case "finding": return n!.findings?.map((id) => this.view.titles?.[id] ?? id).join("; ") || n!.peers!.find((p) => p.unreached)!.unreached!;
       case "drift": return n!.peers?.find((p) => !p.inSync)?.reason ?? n!.outOfSync + " objects";
       default: return "";
     }
   }
 
+  /** Returns the nodes that are not as they should be. */
+  wrong(): string[] { return this.names().filter((n) => !["ok", "repaired"].includes(this.health(n))); }
+
   /** Is one sentence about all nodes. */
   sentence(): string {
     if (this.error) return this.error;
     const names = this.names();
-    const wrong = names.filter((n) => !["ok", "repaired"].includes(this.health(n)));
+    const wrong = this.wrong();
     const count = names.length + (names.length === 1 ? " node" : " nodes");
     if (wrong.length === 0) {
       const repaired = names.filter((n) => this.health(n) === "repaired");
@@ -152,7 +155,7 @@ export class Model {
     }
     const first = wrong[0]!;
     const more = wrong.length > 1 ? `, and ${wrong.length - 1} more` : "";
-    return `${first}: ${words[this.health(first)]} (${this.trouble(first)})${more}; ${count}`;
+    return `${first}: ${this.health(first) === "finding" ? this.trouble(first) : `${words[this.health(first)]} (${this.trouble(first)})`}${more}; ${count}`;
   }
 
   pods(node: string): Pod[] { return this.places.pods.filter((p) => p.node === node); }

@@ -6,7 +6,7 @@ import { finding } from "./details";
 import type { Way } from "./map";
 import type { Drop, Finding, Model, Sighting, Trace, TraceStep, Walk, WalkStep } from "./model";
 
-interface Step { host: string; dev: string; title: string; header: string; entries: string[]; lost: boolean }
+interface Step { host: string; dev: string; title: string; header: string; layers?: string[]; entries: string[]; lost: boolean }
 
 /** Packet is the packet that is being followed. */
 export class Packet {
@@ -102,8 +102,8 @@ export class Packet {
 }
 
 function ofWalk(s: WalkStep): Step {
-  const header = s.frame.layers.map((l) => [l.kind, l.from && `${l.from} → ${l.to}`, l.info].filter(Boolean).join(" ")).join("\n");
-  return { host: s.host, dev: s.dev, title: `${s.host} ${s.out ? "sends on" : "receives on"} ${s.dev}`, header, entries: (s.entries ?? []).map((e) => `${e.table}: ${e.text}`), lost: false };
+  const layers = s.frame.layers.map((l) => [l.kind, l.from && `${l.from} → ${l.to}`, l.info].filter(Boolean).join(" "));
+  return { host: s.host, dev: s.dev, title: `${s.host} ${s.out ? "sends on" : "receives on"} ${s.dev}`, header: "", layers, entries: (s.entries ?? []).map((e) => `${e.table}: ${e.text}`), lost: false };
 }
 
 function ofTrace(s: TraceStep): Step {
@@ -125,6 +125,7 @@ export function panel(model: Model, p: Packet, share: HTMLElement): HTMLElement 
   const list = h("ol", { class: "steps", "data-steps": true }, ...steps.map((s, i) => h("li", { "data-step": i, "data-lost": s.lost, class: (i === p.step ? "now" : "") + (s.lost ? " lost" : "") },
     h("button", { type: "button", "aria-current": i === p.step ? "step" : undefined, onclick: () => p.go(i - p.step) }, s.lost ? `${s.title} – lost here` : s.title),
     i === p.step && s.header ? h("pre", { tabindex: 0 }, s.header) : null,
+    i === p.step && s.layers ? nested(s.layers) : null,
     i === p.step || s.lost ? h("ul", { class: "entries" }, ...s.entries.map((e) => h("li", {}, h("code", {}, e)))) : null)));
   const said = p.error || (p.busy ? p.live ? "Watching real packets for three seconds…" : "Following the packet…" : verdict(p));
   const box = h("section", { class: "packet", "aria-label": "A packet's way" }, h("h2", {}, "A packet’s way"), model.view.can.trace ? form(model, p) : null,
@@ -138,6 +139,12 @@ export function panel(model: Model, p: Packet, share: HTMLElement): HTMLElement 
       h("button", { type: "button", disabled: p.step >= steps.length - 1, onclick: () => p.go(1), "data-next": true }, "Next"), share), list);
   }
   return box;
+}
+
+/** Shows a frame as it is: each header holds the next. */
+function nested(layers: string[]): HTMLElement {
+  const held = layers.reduceRight<HTMLElement | null>((inner, text) => h("div", { class: "layer" + (/^(vxlan|ipip|udp .*8472|wireguard)/.test(text) ? " tunnel" : "") }, h("code", {}, text), inner), null);
+  return h("div", { class: "frame", role: "group", "aria-label": "The packet’s headers, the outer ones first" }, held);
 }
 
 function verdict(p: Packet): string {

@@ -217,6 +217,9 @@ func (f follower) Before(s script.Step) error {
 
 func (f follower) After(s script.Step, output string, _ error) {
 	l := ui.Line{Line: s.Line, Text: strings.TrimRight(output, "\n"), Picture: picture(s)}
+	if s.Check() { // what it prints is what the command before did
+		l.Text = ""
+	}
 	if l.Text != "" || l.Picture != "" {
 		_ = f.tell(l) // if it fails, the next command ends the script
 	}

@@ -143,13 +143,32 @@ func TestLab(t *testing.T) {
 	p.Axe("classroom")
 	p.Click(`[data-fault="route-deleted"]`)
 	p.Wait(`/^healed in [0-9.]+ ms$/.test(document.getElementById("injury").textContent)`)
-	p.Click(`[data-script="arp"]`)
-	for range 3 {
-		p.Wait(`[...document.querySelectorAll(".lessons button")].some((b) => b.textContent === "Next step" && !b.disabled)`)
-		Eval[bool](p, `([...document.querySelectorAll(".lessons button")].find((b) => b.textContent === "Next step").click(), true)`)
+	p.lesson("arp", "", "classroom", "light")
+	p.lesson("manual-vxlan", "", "lesson-overlay", "dark")
+	p.lesson("article-vxlan", "The eight steps, with the entry that decides at each.", "lesson-walk", "light")
+}
+
+// lesson goes through three steps of a lesson, or to a section and a step further, takes a picture, and stops it.
+func (p *Tab) lesson(name, section, picture, scheme string) {
+	p.t.Helper()
+	p.Click(fmt.Sprintf(`[data-script=%q]`, name))
+	const waits = `!document.getElementById("next").disabled`
+	if section != "" {
+		p.Wait(waits)
+		Eval[bool](p, fmt.Sprintf(`(() => { const j = document.getElementById("jump"); j.value = %q; return j.dispatchEvent(new Event("change")); })()`, section))
+		p.Wait(fmt.Sprintf(`[...document.querySelectorAll(".log .prose")].some((e) => e.textContent === %q) && `, section) + waits)
+		p.Click("#next")
+		p.Wait(`document.querySelector(".log img.picture") && document.querySelectorAll(".check.held").length > 3`)
 	}
-	p.Wait(`document.querySelectorAll(".log .run").length >= 3`)
-	p.Shoot("classroom", 1440, 860, "light")
+	for range 3 {
+		if section == "" {
+			p.Wait(waits)
+			p.Click("#next")
+		}
+	}
+	p.Wait(`document.querySelectorAll(".log .run").length >= 3 && document.querySelector(".lesson svg.map .node.touched")`)
+	p.Axe("the lesson " + name)
+	p.Shoot(picture, 1440, 860, scheme)
 	Eval[bool](p, `([...document.querySelectorAll(".lessons button")].find((b) => b.textContent === "Stop").click(), true)`)
-	p.Wait(`document.querySelector(".lessons [role=status]").textContent !== "arp is running."`)
+	p.Wait(fmt.Sprintf(`/^stopped at step [0-9]+$/.test(document.querySelector(".lessons [role=status]").textContent) || document.querySelector(".lessons [role=status]").textContent === "%s: everything held."`, name))
 }

@@ -19,7 +19,7 @@ export class Lessons {
   running = "";
   private faults: Fault[] = [];
   private scripts: Script[] = [];
-  private touched = new Set<string>();
+  private touched = new Set<string>(); // words of the last command, nodes' names among them
   private readonly map = h("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "Map of the lesson’s lab" });
   private readonly title = h("h2", {}, "Choose a lesson");
   private readonly log = h("div", { class: "log", tabindex: 0, role: "log", "aria-label": "What the lesson does" },
@@ -133,8 +133,7 @@ export class Lessons {
 
   /** Notes which nodes a command names. */
   private touch(command: string) {
-    const words = new Set(command.split(/[\s/=,]+/));
-    this.touched = new Set(this.model.names().filter((n) => words.has(n)));
+    this.touched = new Set(command.split(/[\s/=,]+/)); // the nodes may not be known yet
     this.drawMap();
   }
 }
@@ -159,10 +158,17 @@ class Lesson {
       this.step = h("div", { class: "run" }, h("div", {}, h("code", {}, l.command), " ", this.checks));
       this.into.append(this.step);
     }
-    if (l.text) this.step?.append(h("pre", {}, l.text));
-    if (l.picture) this.step?.append(h("img", { class: "picture", alt: "The packet’s way, step by step", src: "data:image/svg+xml," + encodeURIComponent(l.picture) }));
+    if (l.text) this.step?.append(l.picture ? h("details", {}, h("summary", {}, "As text"), h("pre", {}, l.text)) : h("pre", {}, l.text));
+    if (l.picture) this.show(l.picture);
     if (l.error && this.check) this.mark("✕", "broken");
     this.into.lastElementChild?.scrollIntoView({ block: "nearest" });
+  }
+
+  /** Shows a picture from its top. */
+  private show(svg: string) {
+    const step = this.step!, image = h("img", { class: "picture", alt: "The packet’s way, step by step", src: "data:image/svg+xml," + encodeURIComponent(svg) });
+    image.addEventListener("load", () => { this.into.scrollTop = step.offsetTop - this.into.offsetTop; });
+    step.append(image);
   }
 
   /** Ticks the last check: the lesson went on. */

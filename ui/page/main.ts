@@ -150,10 +150,19 @@ class Page {
       this.cells.update(names, (n) => this.matches(n), this.node);
       parts.push(this.cells.element);
     } else for (const n of names) (parts[0] as Element).querySelector(`[data-node="${CSS.escape(n)}"]`)?.classList.toggle("faint", !this.matches(n));
+    if (this.model.wrong().length) parts.push(this.troubles());
     const right = [panel(this.model, this.packet, share(this.packet, this.model.view.can.live))];
     if (this.node) right.unshift(details(this.model, this.node, this.survey, (s) => { this.survey = s; this.refresh(); }));
     this.show(...parts);
     this.aside.replaceChildren(...right);
+  }
+
+  /** Lists what is wrong, by node, below the map. */
+  private troubles(): HTMLElement {
+    const wrong = this.model.wrong(), most = 12;
+    return h("section", { class: "troubles", "aria-label": "What is wrong" }, h("h2", {}, "What is wrong"),
+      h("ul", { class: "broken-peers" }, ...wrong.slice(0, most).map((n) => h("li", {}, h("button", { type: "button", class: "plain", onclick: () => this.reveal(n) }, n), " " + this.model.trouble(n)))),
+      wrong.length > most ? h("p", {}, `and ${wrong.length - most} more nodes`) : null);
   }
 
   private show(...parts: Node[]) {

@@ -2,7 +2,7 @@
 
 import { button, plural, s, short } from "./dom";
 import { anchor, card, layout, lead, type Card, type Layout, type Point } from "./layout";
-import { signs, type Model, words, wrongWith } from "./model";
+import { isBare, signs, type Model, words, wrongWith } from "./model";
 
 export interface Choice { node: (name: string) => void; pod: (id: string) => void }
 export interface Chosen { node: string; from: string; to: string; touched?: Set<string> }
@@ -59,7 +59,8 @@ function drawCard(model: Model, c: Card, choose: Choice, chosen: Chosen): SVGEle
   g.append(s("line", { class: "cable", x1: c.x + c.width / 2, x2: c.x + c.width / 2, y1: c.y + c.height, y2: c.bus }),
     s("rect", { class: "card", x: c.x, y: c.y, width: c.width, height: c.height, rx: 8 }));
   const trouble = model.trouble(c.name);
-  const visible = [short(c.name, 20), short(n?.subnets.join(" ") ?? "", 32), `${signs[health]} ${words[health]}`] as const;
+  const bare = n && isBare(n);
+  const visible = [short(c.name, 20), short(n?.subnets.join(" ") ?? "", 32), bare ? "" : `${signs[health]} ${words[health]}`] as const;
   const label = `${visible.join(" ")}: node ${c.name}${trouble ? ", " + trouble : ""}; ${c.pods.length + c.more} pods`;
   g.append(button(s("g", { class: "head" },
     s("rect", { class: "grip", x: c.x, y: c.y, width: c.width, height: 48, rx: 8 }),
@@ -68,12 +69,13 @@ function drawCard(model: Model, c: Card, choose: Choice, chosen: Chosen): SVGEle
     s("text", { class: "health", x: c.x + c.width - 12, y: c.y + 20, "text-anchor": "end" }, visible[2])), label, () => choose.node(c.name)));
   for (const p of c.pods) g.append(drawPod(p, choose, chosen));
   if (c.more) g.append(s("text", { class: "note", x: c.x + c.width - 12, y: c.bridge - 3, "text-anchor": "end" }, `and ${c.more} more pods`));
-  const devices: [number, string, string][] = [[c.bridge, "bridge", "cni0"], [c.tunnel, "tunnel", tunnelOf(n?.backend)], [c.nic, "nic", short(n?.underlay.join(" ") ?? "", 30)]];
+  const nic: [number, string, string] = [c.nic, "nic", short(n?.underlay.join(" ") ?? "", 30)];
+  const devices: typeof nic[] = bare ? [nic] : [[c.bridge, "bridge", "cni0"], [c.tunnel, "tunnel", tunnelOf(n?.backend)], nic];
   for (const [y, kind, text] of devices) {
     g.append(s("rect", { class: "device " + kind, x: c.x + 12, y, width: c.width - 24, height: card.row - 4, rx: 4 }),
       s("text", { class: "mono", x: c.x + 20, y: y + 17 }, text));
   }
-  if (n) g.append(s("text", { class: "note", x: c.x + c.width - 20, y: c.tunnel + 17, "text-anchor": "end" }, peersOf(n.peers ?? []) + dropsOf(model.dropped(c.name))),
+  if (n && !bare) g.append(s("text", { class: "note", x: c.x + c.width - 20, y: c.tunnel + 17, "text-anchor": "end" }, peersOf(n.peers ?? []) + dropsOf(model.dropped(c.name))),
     s("text", { class: "note", x: c.x + c.width - 20, y: c.bridge + 17, "text-anchor": "end" }, extras(n)),
     s("text", { class: "note", x: c.x + c.width - 20, y: c.nic + 17, "text-anchor": "end" }, n.changes < 0 ? "" : plural(n.changes, "change")));
   return g;

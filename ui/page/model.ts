@@ -150,6 +150,7 @@ export class Model {
     const wrong = this.wrong();
     const count = names.length + (names.length === 1 ? " node" : " nodes");
     if (wrong.length === 0) {
+      if (names.length && [...this.nodes.values()].every(isBare)) return names.length + (names.length === 1 ? " machine" : " machines");
       const repaired = names.filter((n) => this.health(n) === "repaired");
       return repaired.length ? `${count}, all in sync; just repaired: ${repaired.join(", ")}` : `${count}, all in sync`;
     }
@@ -160,6 +161,9 @@ export class Model {
 
   pods(node: string): Pod[] { return this.places.pods.filter((p) => p.node === node); }
 }
+
+/** Reports whether a node is a machine alone, without an agent and a network of pods, as some lessons have them. */
+export function isBare(n: Status): boolean { return !n.backend && n.subnets.length === 0 && !n.findings?.length; }
 
 function drops(n: Status): number { return Object.values(n.drops ?? {}).reduce((sum, k) => sum + k, 0); }
 

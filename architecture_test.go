@@ -109,6 +109,7 @@ var arrows = []struct {
 	{"doctor/locate", []string{"netstate", "packet"}},
 	{"doctor/service", []string{"doctor/locate", "netstate"}},
 	{"doctor/connect", []string{"doctor/probe", "doctor/ruletrace", "doctor/service", "doctor/watch", "netstate/rtnl", "packet"}},
+	{"doctor/capture", []string{"doctor/drops", "doctor/watch", "netstate/rtnl", "packet"}},
 	{"doctor/probe", []string{"doctor/watch", "packet", "internal/echo"}},
 	{"doctor/follow", []string{"doctor", "doctor/locate", "doctor/probe", "doctor/ruletrace", "doctor/unusual", "doctor/watch", "packet",
 		"backend", "netstate", "netstate/rtnl", "subnet"}},
@@ -134,8 +135,8 @@ var arrows = []struct {
 	{"plugin/delegate", []string{"plugin/internal/...", "plugin/ipam", "netstate/rtnl", "internal/savedrule", "internal/smallfile"}},
 	{"plugin/...", []string{"plugin/internal/...", "plugin/ipam", "netstate", "netstate/rtnl", "internal/smallfile"}},
 	{"ui", []string{"doctor", "lab/walk", "target"}},
-	{"target", []string{"backend", "doctor", "doctor/connect", "doctor/facts", "doctor/follow", "doctor/locate", "doctor/probe", "doctor/service",
-		"doctor/traffic", "doctor/watch", "internal/plain", "lab", "lab/rebuild", "lab/walk", "netstate", "netstate/fastpath", "subnet"}},
+	{"target", []string{"backend", "doctor", "doctor/capture", "doctor/connect", "doctor/facts", "doctor/follow", "doctor/locate", "doctor/probe", "doctor/service",
+		"doctor/traffic", "doctor/watch", "internal/plain", "lab", "lab/choose", "lab/rebuild", "lab/walk", "netstate", "netstate/fastpath", "subnet"}},
 	// It asks nodes through target alone: facts and packets are not its own.
 	{"cmd/twillctl", []string{"backend/registry", "doctor", "doctor/service", "internal/plain", "lab/...", "netstate", "netstate/kernel", "policy",
 		"policy/manifest", "subnet", "subnet/kube", "target", "ui"}},
@@ -255,9 +256,9 @@ var owners = []struct {
 	library       string
 	owners, tests []string
 }{
-	{"k8s.io/...", []string{"internal/kubeclient", "subnet/kube/...", "policy/..."}, []string{"deploy", "plugin", "agent/daemon"}},                                                                                                                           // read manifests
-	{"go.etcd.io/...", []string{"subnet/etcd/..."}, []string{"policy/kube", "subnet/kube"}},                                                                                                                                                                  // alters records under the API server
-	{"github.com/vishvananda/...", []string{"netstate/conntrack", "netstate/wireguard", "netstate/kernel", "netstate/rtnl", "netstate/fastpath", "netstate/xfrm", "plugin/...", "doctor/unusual", "doctor/follow", "doctor/connect"}, []string{"agent/..."}}, // makes pods
+	{"k8s.io/...", []string{"internal/kubeclient", "subnet/kube/...", "policy/..."}, []string{"deploy", "plugin", "agent/daemon"}}, // read manifests
+	{"go.etcd.io/...", []string{"subnet/etcd/..."}, []string{"policy/kube", "subnet/kube"}},                                        // alters records under the API server
+	{"github.com/vishvananda/...", []string{"netstate/conntrack", "netstate/wireguard", "netstate/kernel", "netstate/rtnl", "netstate/fastpath", "netstate/xfrm", "plugin/...", "doctor/unusual", "doctor/follow", "doctor/connect", "doctor/capture"}, []string{"agent/..."}}, // makes pods
 	{"github.com/mdlayher/...", []string{"netstate/kernel", "netstate/firewall/...", "netstate/filter", "netstate/nflog", "netstate/nfnl", "netstate/wireguard", "doctor/ruletrace"}, nil},
 	{"github.com/strongswan/...", []string{"backend/ipsec"}, nil},
 	{"golang.zx2c4.com/wireguard/wgctrl", []string{"netstate/wireguard"}, []string{"backend/wireguard"}},
@@ -267,7 +268,7 @@ var owners = []struct {
 	{"github.com/aws/...", []string{"clouds/aws"}, nil},
 	{"github.com/spf13/cobra", []string{"cmd/..."}, nil},
 	{"golang.org/x/oauth2/...", []string{"clouds/gce"}, nil},
-	{"github.com/gopacket/gopacket/...", nil, nil},
+	{"github.com/gopacket/gopacket/...", nil, []string{"doctor/capture"}},
 	{"github.com/aliyun/...", []string{"clouds/ali"}, nil},
 }
 

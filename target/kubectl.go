@@ -59,8 +59,8 @@ func (c Cluster) Kubectl(ctx context.Context, args ...string) ([]byte, error) {
 	return c.feed(ctx, nil, args...)
 }
 
-// feed runs kubectl with an input.
-func (c Cluster) feed(ctx context.Context, input io.Reader, args ...string) ([]byte, error) {
+// command is kubectl with the flags that say which cluster.
+func (c Cluster) command(ctx context.Context, args ...string) *exec.Cmd {
 	var flags []string
 	if c.Context != "" {
 		flags = append(flags, "--context="+c.Context)
@@ -68,8 +68,13 @@ func (c Cluster) feed(ctx context.Context, input io.Reader, args ...string) ([]b
 	if c.Kubeconfig != "" {
 		flags = append(flags, "--kubeconfig="+c.Kubeconfig)
 	}
+	return exec.CommandContext(ctx, "kubectl", append(flags, args...)...)
+}
+
+// feed runs kubectl with an input.
+func (c Cluster) feed(ctx context.Context, input io.Reader, args ...string) ([]byte, error) {
 	var stdout, stderr bounded
-	cmd := exec.CommandContext(ctx, "kubectl", append(flags, args...)...)
+	cmd := c.command(ctx, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = input, &stdout, &stderr
 	err := cmd.Run()
 	if err != nil {

@@ -6,6 +6,7 @@ package target
 
 import (
 	"context"
+	"io"
 	"time"
 
 	"github.com/twill-net/twill/doctor"
@@ -36,6 +37,8 @@ type Target interface {
 	Plan(ctx context.Context) (Plan, error)
 	// Report returns the files of a bug report about a node. log is its agent's; empty: as the target knows.
 	Report(ctx context.Context, log string) (Bundle, error)
+	// Capture writes a pcapng of the packets between two ends until the context or its time ends. It says how it goes.
+	Capture(ctx context.Context, c Capturing, w io.Writer, say func(string)) error
 	// Test sends packets from all nodes to their peers and the goals.
 	Test(ctx context.Context, g Goals) (doctor.Connectivity, error)
 	// FastPath returns how the fast path of all nodes does.

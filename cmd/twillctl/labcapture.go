@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -12,12 +11,14 @@ import (
 
 	"github.com/twill-net/twill/internal/plain"
 	"github.com/twill-net/twill/lab"
-	"github.com/twill-net/twill/lab/capture"
+	"github.com/twill-net/twill/lab/choose"
+	"github.com/twill-net/twill/target"
 )
 
 func labCapture(name *string) *cobra.Command {
-	var o capture.Options
+	var ends []string
 	var during time.Duration
+	var count int
 	c := &cobra.Command{
 		Use:   "capture FILE.pcapng [HOST|HOST/DEVICE]…",
 		Short: "Capture packets on all of a lab's devices, or some, into one file for Wireshark",
@@ -36,53 +37,39 @@ output.`,
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: completeHosts(name, 1),
 		RunE: func(c *cobra.Command, args []string) error {
-			if during < 0 || o.Count < 0 {
+			if during < 0 || count < 0 {
 				return errors.New("--for and --count: want more than nothing")
 			}
 			l, err := lab.Open("", *name)
 			if err != nil {
 				return err
 			}
-			ctx := c.Context()
-			if during > 0 {
-				var cancel context.CancelFunc
-				ctx, cancel = context.WithTimeout(ctx, during)
-				defer cancel()
+			o, err := choose.Capture(l, args[1:], ends)
+			if err != nil {
+				return err
 			}
-			o.Devices = args[1:]
-			return captureTo(ctx, c, l, args[0], o)
+			o.Count = count
+			return captureTo(c, args[0], func(w io.Writer, say func(string)) error {
+				return target.Record(c.Context(), during, o, w, say)
+			})
 		},
 	}
 	c.Flags().DurationVar(&during, "for", 0, "end after this time; otherwise ctrl-C ends it")
-	c.Flags().IntVar(&o.Count, "count", 0, "end after this many packets")
-	c.Flags().StringSliceVar(&o.Filter, "filter", nil,
+	c.Flags().IntVar(&count, "count", 0, "end after this many packets")
+	c.Flags().StringSliceVar(&ends, "filter", nil,
 		"A or A,B, each a pod, a node or an address: only IP packets from or to A, or between A and B, inner or outer")
 	return c
 }
 
-func captureTo(ctx context.Context, c *cobra.Command, l *lab.Lab, name string, o capture.Options) error {
-	run, err := capture.New(l, o)
-	if err != nil {
-		return err
-	}
+// captureTo captures into a file, and says on the standard error how it goes.
+func captureTo(c *cobra.Command, name string, record func(w io.Writer, say func(string)) error) error {
 	w, closeFile, err := create(c, name)
 	if err != nil {
 		return err
 	}
-	said := c.ErrOrStderr()
-	s, err := run.Run(ctx, w, func(s capture.Summary) {
-		if s.NoReasons != "" {
-			fmt.Fprintf(said, "without the kernel's reasons for drops: %s\n", s.NoReasons)
-		}
-		fmt.Fprintf(said, "capturing on %d devices of %d hosts; ctrl-C ends it\n", s.Devices, s.Hosts)
-	})
+	err = record(w, func(text string) { fmt.Fprintln(c.ErrOrStderr(), text) })
 	if err := errors.Join(err, closeFile()); err != nil {
 		return fmt.Errorf("capture into %s: %w", name, err)
-	}
-	fmt.Fprintf(said, "%d packets on %d devices, and why the kernel dropped %d, are in %s\n", s.Packets, s.Devices,
-		s.Dropped, name)
-	if s.Lost > 0 {
-		fmt.Fprintf(said, "%d more came faster than they could be read: name fewer devices\n", s.Lost)
 	}
 	return nil
 }
@@ -92,7 +79,7 @@ func create(c *cobra.Command, name string) (io.Writer, func() error, error) {
 	if name == "-" {
 		return plain.Raw(c.OutOrStdout()), func() error { return nil }, nil
 	}
-	f, err := os.Create(name)
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600) // it has what pods say to each other
 	if err != nil {
 		return nil, nil, fmt.Errorf("capture: %w", err)
 	}

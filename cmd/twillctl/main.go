@@ -71,7 +71,7 @@ func root() *cobra.Command {
 		c.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl twill"}
 	}
 	c.AddCommand(labCommand(), manCommand(), doctorCommand(), statusCommand(), planCommand(), reportCommand(),
-		traceCommand(), testCommand(), policyCommand(), fastPathCommand(), migrateStoreCommand(), uiCommand(), historyCommand(), dockerOptsCommand(), versionCommand())
+		traceCommand(), captureCommand(), testCommand(), policyCommand(), fastPathCommand(), migrateStoreCommand(), uiCommand(), historyCommand(), dockerOptsCommand(), versionCommand())
 	sayUse(c)
 	return c
 }

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"net"
+	"os"
 	"path/filepath"
 
 	"github.com/twill-net/twill/agent"
@@ -60,6 +61,13 @@ func (o Options) settings() (agent.Settings, doctor.Agent, error) {
 	}
 	s.Choice.Settled = true
 	return s, running, err
+}
+
+// NodeName returns the node's name as the agent's checkpoint has it, else that of the machine.
+func (o Options) NodeName() string {
+	saved, _ := agent.ReadCheckpoint(cmp.Or(o.Checkpoint, defaultCheckpoint))
+	machine, _ := os.Hostname()
+	return cmp.Or(o.Node, saved.Node, machine)
 }
 
 // conflist returns the runtime's config directory and the name of Twill's config in it. The directory is empty if

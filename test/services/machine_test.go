@@ -1,6 +1,7 @@
 package services
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -120,6 +121,7 @@ func (w *world) testMachine(t *testing.T) {
 		kubectl, "trace", "shop/client", "service/shop/deaf")
 	run(t, dir, 1, []string{"[no-service] there is no Service shop/wob"}, kubectl, "trace", "shop/client", "svc/shop/wob")
 	run(t, dir, 1, []string{"[no-service] "}, kubectl, "trace", "shop/client", "192.0.2.1:80")
+	w.testCapture(t, dir)
 	file := filepath.Join(dir, "all.json")
 	command := fmt.Sprintf("cat %[1]s/services.json %[1]s/endpointslices.json %[1]s/nodes.json > %[2]s", dir, file)
 	run(t, dir, 0, nil, "sh", "-c", command)
@@ -132,4 +134,34 @@ func (w *world) testMachine(t *testing.T) {
 	onNode(0, fine, "--objects="+file, src, "service/shop/web")
 	onNode(2, []string{"a node does not know Services: give them by --objects"}, src, "service/shop/web")
 	onNode(2, []string{"SRC " + endpoint + " is no pod of this node, which is node1"}, "--objects="+file, endpoint, "service/shop/web")
+}
+
+// testCapture: what two nodes write is one file, in which a packet is on every device of both.
+func (w *world) testCapture(t *testing.T, dir string) {
+	file := filepath.Join(dir, "capture.pcapng")
+	src, dst := w.pod(t, client), w.pod(t, "node2/pod1").Addrs[0]
+	ctx, stop := context.WithCancel(t.Context())
+	pings := make(chan struct{})
+	go func() {
+		defer close(pings)
+		for ctx.Err() == nil {
+			_, _ = src.Exec(ctx, "ping", "-c", "1", "-W", "1", dst.String())
+		}
+	}()
+	run(t, dir, 0, []string{"capturing on node1 and node2 for 2s"}, filepath.Join(dir, "kubectl-twill"), "capture", "shop/client", dst.String(),
+		"--for", "2s", "--output", file)
+	stop()
+	<-pings
+	out, err := exec.CommandContext(t.Context(), "tshark", "-r", file, "-d", "udp.port==8472,vxlan", "-Y", "icmp.type == 8 && ip.dst == "+dst.String(),
+		"-T", "fields", "-e", "frame.interface_name").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, device := range []string{"node1/veth", "node1/cni0", "node1/flannel.1", "node1/eth1", "node2/eth1", "node2/flannel.1", "node2/cni0", "node2/veth"} {
+		if !strings.Contains(string(out), device) {
+			t.Errorf("no ping is on %s:\n%s", device, out)
+		}
+	}
+	run(t, dir, 2, []string{"--for: a cluster's nodes cannot see that you stop"}, filepath.Join(dir, "kubectl-twill"), "capture", "shop/client", dst.String(),
+		"--for", "0", "--output", file)
 }

@@ -14,7 +14,7 @@ import (
 // TestFile: a library that Twill has no part in reads what is written.
 func TestFile(t *testing.T) {
 	var out bytes.Buffer
-	f, err := newFile(&out, "twill", []string{"node1", "node2"})
+	f, err := newFile(&out, "lab twill, filter node1,node2")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func readBack(t *testing.T, out *bytes.Buffer, records []*record) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := r.SectionInfo(); s.Comment != "lab twill, filter node1,node2" || s.Application != "twillctl lab capture" || s.OS == "" || s.Hardware == "" {
+	if s := r.SectionInfo(); s.Comment != "lab twill, filter node1,node2" || s.Application != "twillctl" || s.OS == "" || s.Hardware == "" {
 		t.Errorf("the section is %+v", s)
 	}
 	want := []struct{ direction, reception uint32 }{{2, 0}, {1, 3 << 2}, {0, 0}}

@@ -66,20 +66,20 @@ func TestFilter(t *testing.T) {
 		return packet.Frame{Layers: []packet.Layer{{Kind: "eth"}, {Kind: "ip", Src: src, Dst: dst}}}
 	}
 	for name, test := range map[string]struct {
-		filter filter
+		filter Filter
 		frame  packet.Frame
 		want   bool
 	}{
 		"none":           {nil, packet.Frame{}, true},
-		"from":           {filter{{a}}, frame(a, b), true},
-		"to":             {filter{{a}}, frame(b, a), true},
-		"of others":      {filter{{a}}, frame(b, c), false},
-		"no IP":          {filter{{a}}, packet.Frame{Layers: []packet.Layer{{Kind: "eth"}}}, false},
-		"between":        {filter{{a}, {b}}, frame(a, b), true},
-		"back":           {filter{{a}, {b}}, frame(b, a), true},
-		"to another":     {filter{{a}, {b}}, frame(a, c), false},
-		"from another":   {filter{{a}, {b}}, frame(c, b), false},
-		"one of several": {filter{{c, a}, {b}}, frame(b, c), true},
+		"from":           {Filter{{a}}, frame(a, b), true},
+		"to":             {Filter{{a}}, frame(b, a), true},
+		"of others":      {Filter{{a}}, frame(b, c), false},
+		"no IP":          {Filter{{a}}, packet.Frame{Layers: []packet.Layer{{Kind: "eth"}}}, false},
+		"between":        {Filter{{a}, {b}}, frame(a, b), true},
+		"back":           {Filter{{a}, {b}}, frame(b, a), true},
+		"to another":     {Filter{{a}, {b}}, frame(a, c), false},
+		"from another":   {Filter{{a}, {b}}, frame(c, b), false},
+		"one of several": {Filter{{c, a}, {b}}, frame(b, c), true},
 	} {
 		if got := test.filter.match(test.frame); got != test.want {
 			t.Errorf("%s: %v, want %v", name, got, test.want)

@@ -59,7 +59,7 @@ func (h *held) attach(sources []*source, until time.Time) []attached {
 		if d.Time.After(until) {
 			return false
 		}
-		i := slices.IndexFunc(sources, func(s *source) bool { return s.Name == d.Host })
+		i := slices.IndexFunc(sources, func(s *source) bool { return s.Host == d.Host })
 		if i < 0 {
 			return true
 		}

@@ -1,27 +1,29 @@
-// Package capture writes what devices of a lab see into one pcapng file, with an interface for each device, and the
+// Package capture writes what devices of some network namespaces see into one pcapng file, with an interface for each device, and the
 // kernel's reasons as comments on the packets that it dropped.
 package capture
 
 import (
 	"context"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/twill-net/twill/doctor/watch"
-	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/packet"
 )
 
 // Options say what is captured.
 type Options struct {
-	// Devices are hosts (node1, node1/pod1, underlay), of which all devices are captured, and single devices
-	// (node1/cni0). None means all of the lab.
-	Devices []string
-	// Filter are up to two pods, nodes or addresses: only IP packets from or to the first, or between the two, are
-	// captured, encapsulated or not.
-	Filter []string
-	// Count ends the capture after this many packets. 0 means no limit.
-	Count int
+	Sources []Source
+	Filter  Filter
+	Count   int    // the capture ends after so many packets; 0: it does not
+	About   string // a comment in the file
+}
+
+// Source is a place whose packets are captured.
+type Source struct {
+	watch.Place
+	Only []string // names of devices; empty: all
 }
 
 // Summary is what was captured.
@@ -45,40 +47,33 @@ const (
 // Capture is one that can be run once.
 type Capture struct {
 	summary Summary
-	lab     string
 	options Options
-	filter  filter
 	sources []*source
 	watch   *watch.Watch
 	held    held
 	file    *file
 }
 
-// source is a host whose packets are captured.
+// source is a Source, and what the file has of it.
 type source struct {
-	lab.Place
-	only map[string]bool // names of devices; empty: all
-	ids  map[int]int     // of the file's interfaces, by the index of the device; -1: not captured
+	Source
+	ids map[int]int // of the file's interfaces, by the index of the device; -1: not captured
 }
 
-// New returns a Capture of a lab, or an error if the options name what the lab does not have.
-func New(l *lab.Lab, o Options) (*Capture, error) {
-	filter, err := newFilter(l, o.Filter)
-	if err != nil {
-		return nil, err
+// New returns a Capture.
+func New(o Options) *Capture {
+	c := &Capture{options: o}
+	for _, s := range o.Sources {
+		c.sources = append(c.sources, &source{s, map[int]int{}})
 	}
-	sources, err := choose(l, o.Devices)
-	if err != nil {
-		return nil, err
-	}
-	return &Capture{lab: l.Name(), options: o, filter: filter, sources: sources}, nil
+	return c
 }
 
 // Run captures until the context ends, which is no error. It calls ready when nothing escapes it any more.
 func (c *Capture) Run(ctx context.Context, w io.Writer, ready func(Summary)) (_ Summary, err error) {
 	o := watch.Options{Drops: true, Times: true}
 	for _, s := range c.sources {
-		o.Places = append(o.Places, watch.Place{Host: s.Name, Do: s.Host.Do})
+		o.Places = append(o.Places, s.Place)
 	}
 	if c.watch, err = watch.Start(o); err != nil {
 		return c.summary, err
@@ -112,12 +107,12 @@ func (c *Capture) Run(ctx context.Context, w io.Writer, ready func(Summary)) (_ 
 
 // open begins the file with the devices.
 func (c *Capture) open(w io.Writer) (err error) {
-	if c.file, err = newFile(w, c.lab, c.options.Filter); err != nil {
+	if c.file, err = newFile(w, c.options.About); err != nil {
 		return err
 	}
 	c.summary.Hosts = len(c.sources)
 	for _, s := range c.sources {
-		devices, err := list(s.Host)
+		devices, err := list(s.Place)
 		if err != nil {
 			return err
 		}
@@ -136,11 +131,11 @@ func (c *Capture) open(w io.Writer) (err error) {
 // describe makes a device an interface of the file, if it is to be captured.
 func (c *Capture) describe(s *source, d device) (err error) {
 	s.ids[d.index] = -1
-	if len(s.only) > 0 && !s.only[d.name] {
+	if len(s.Only) > 0 && !slices.Contains(s.Only, d.name) {
 		return nil
 	}
 	c.summary.Devices++
-	s.ids[d.index], err = c.file.describe(s.Name+"/"+d.name, d.ethernet)
+	s.ids[d.index], err = c.file.describe(s.Host+"/"+d.name, d.ethernet)
 	return err
 }
 
@@ -153,7 +148,7 @@ func (c *Capture) collect() error {
 	}
 	dropped, err := c.watch.Drops()
 	for _, d := range dropped {
-		if !watch.IsHarmless(d) && c.filter.match(packet.DecodeStart(d.Packet)) {
+		if !watch.IsHarmless(d) && c.options.Filter.match(packet.DecodeStart(d.Packet)) {
 			c.held.drops = append(c.held.drops, d)
 		}
 	}
@@ -162,12 +157,12 @@ func (c *Capture) collect() error {
 
 // take keeps a packet. A device that is new becomes an interface of the file now.
 func (c *Capture) take(s *source, p packet.Captured) error {
-	if c.full() || len(c.filter) > 0 && !c.filter.match(p.Decode()) {
+	if c.full() || len(c.options.Filter) > 0 && !c.options.Filter.match(p.Decode()) {
 		return nil
 	}
 	id, known := s.ids[p.Index]
 	if !known {
-		if err := c.describe(s, find(s.Host, p)); err != nil {
+		if err := c.describe(s, find(s.Place, p)); err != nil {
 			return err
 		}
 		id = s.ids[p.Index]
@@ -201,7 +196,7 @@ func (c *Capture) flush(settled, until time.Time) error {
 
 // addDrop keeps a dropped packet that no device saw: one that was made or changed on the way.
 func (c *Capture) addDrop(d attached) error {
-	id, err := c.file.dropsOf(d.source.Name)
+	id, err := c.file.dropsOf(d.source.Host)
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package capture_test
+package choose_test
 
 import (
 	"bytes"
@@ -12,10 +12,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twill-net/twill/doctor/capture"
 	"github.com/twill-net/twill/internal/host"
 	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
-	"github.com/twill-net/twill/lab/capture"
+	"github.com/twill-net/twill/lab/choose"
 	"github.com/twill-net/twill/lab/labtest"
 	"github.com/twill-net/twill/netstate"
 )
@@ -34,7 +35,7 @@ func TestCapture(t *testing.T) {
 			rule(t, l, "node2", "forward", "icmp type echo-request meta length > 1000 drop")
 			src, dst := l.Pods()[0], l.Pods()[1]
 			to := dst.Addr(netstate.IPv4)
-			file := record(t, l, capture.Options{}, func() {
+			file := record(t, l, nil, nil, func() {
 				ping(t, src.Host, host.Ping{To: to, Timeout: testwait.Limit}, true)
 				ping(t, src.Host, host.Ping{To: to, Size: 1200, Timeout: 300 * time.Millisecond}, false)
 			})
@@ -68,7 +69,7 @@ func TestUnseen(t *testing.T) {
 	l := labtest.Start(t, lab.Spec{Name: "captureunseen", Bare: true, Nodes: 2})
 	rule(t, l, "node1", "output", "icmp type echo-request drop")
 	a, b := l.Nodes()[0], l.Nodes()[1]
-	file := record(t, l, capture.Options{Devices: []string{"node1", "node2/eth1"}, Filter: []string{"node1", "node2"}}, func() {
+	file := record(t, l, []string{"node1", "node2/eth1"}, []string{"node1", "node2"}, func() {
 		ping(t, a.Host, host.Ping{To: b.Underlay()[0], Size: 500, Timeout: 300 * time.Millisecond}, false)
 		ping(t, b.Host, host.Ping{To: a.Underlay()[0], Timeout: testwait.Limit}, true)
 	})
@@ -92,14 +93,15 @@ func TestUnseen(t *testing.T) {
 // TestCount: a capture ends by itself, and a device that is new is in it.
 func TestCount(t *testing.T) {
 	l := labtest.Start(t, lab.Spec{Name: "capturecount", Bare: true, Nodes: 1})
-	c, err := capture.New(l, capture.Options{Devices: []string{"node1"}, Filter: []string{"192.0.2.9"}, Count: 3})
+	o, err := choose.Capture(l, []string{"node1"}, []string{"192.0.2.9"})
 	if err != nil {
 		t.Fatal(err)
 	}
+	o.Count = 3
 	var file bytes.Buffer
 	ctx, cancel := context.WithTimeout(t.Context(), testwait.Limit)
 	defer cancel()
-	s, err := c.Run(ctx, &file, func(capture.Summary) {
+	s, err := capture.New(o).Run(ctx, &file, func(capture.Summary) {
 		run(t, l, "node1", "ip link add late type veth peer name late2; ip addr add 192.0.2.1/24 dev late; ip link set late up; ip link set late2 up; "+
 			"until ip link show dev late | grep -q 'state UP'; do :; done; "+
 			"ip neigh add 192.0.2.9 lladdr 02:00:00:00:00:09 dev late; ping -c 2 -i 0.1 -W 0.1 192.0.2.9 || true")
@@ -116,32 +118,32 @@ func TestCount(t *testing.T) {
 func TestRefused(t *testing.T) {
 	l := labtest.Start(t, lab.Spec{Name: "capturerefused", Bare: true, Nodes: 1})
 	for _, c := range []struct {
-		options capture.Options
-		want    string
+		devices, ends []string
+		want          string
 	}{
-		{capture.Options{Devices: []string{"node9"}}, `no host "node9": want one of node1, underlay, outside, or HOST/DEVICE`},
-		{capture.Options{Devices: []string{"node1/cni7"}}, `node1 has no device "cni7": want one of lo, eth1`},
-		{capture.Options{Devices: []string{"/"}}, `no host "/"`},
-		{capture.Options{Filter: []string{"pod1"}}, `filter "pod1": want an address, a node or NODE/POD`},
-		{capture.Options{Filter: []string{"node1", "node1", "node1"}}, "want one or two"},
+		{[]string{"node9"}, nil, `no host "node9": want one of node1, underlay, outside, or HOST/DEVICE`},
+		{[]string{"node1/cni7"}, nil, `node1 has no device "cni7": want one of lo, eth1`},
+		{[]string{"/"}, nil, `no host "/"`},
+		{nil, []string{"pod1"}, `filter "pod1": want an address, a node or NODE/POD`},
+		{nil, []string{"node1", "node1", "node1"}, "want one or two"},
 	} {
-		if _, err := capture.New(l, c.options); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%+v: %v, want %q", c.options, err, c.want)
+		if _, err := choose.Capture(l, c.devices, c.ends); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: %v, want %q", c, err, c.want)
 		}
 	}
 }
 
 // record captures into a file while something is done.
-func record(t *testing.T, l *lab.Lab, o capture.Options, do func()) string {
+func record(t *testing.T, l *lab.Lab, devices, ends []string, do func()) string {
 	t.Helper()
-	c, err := capture.New(l, o)
+	o, err := choose.Capture(l, devices, ends)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var file bytes.Buffer
-	s, err := c.Run(ctx, &file, func(s capture.Summary) {
+	s, err := capture.New(o).Run(ctx, &file, func(s capture.Summary) {
 		if s.NoReasons != "" {
 			t.Error(s.NoReasons)
 		}
@@ -242,7 +244,7 @@ func checkInfo(t *testing.T, file, device, link string) {
 	}
 	text := string(out)
 	_, about, found := strings.Cut(text, "Name = "+device+"\n")
-	for _, want := range []string{"Strict time order:   True", "Capture oper-sys:    Linux", "Capture application: twillctl lab capture",
+	for _, want := range []string{"Strict time order:   True", "Capture oper-sys:    Linux", "Capture application: twillctl",
 		"Name = node2/pod1/eth0", "Name = underlay/br1", "Time precision = nanoseconds (9)"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("want %q in\n%s", want, text)

@@ -24,6 +24,9 @@ const linkEthernet, linkRaw = 1, 101
 // order of bytes is the writer's to choose: a section says which it is.
 var order = binary.LittleEndian
 
+// byteOrder begins a section, so that readers see its order of bytes.
+const byteOrder = 0x1a2b3c4d
+
 // option is a value that a block may have. Empty ones are left out.
 type option struct {
 	code  uint16
@@ -41,9 +44,9 @@ type pcapng struct {
 
 func newPcapng(w io.Writer, about ...option) (*pcapng, error) {
 	p := &pcapng{w: bufio.NewWriter(w)}
-	head := order.AppendUint32(nil, 0x1a2b3c4d) // the order of bytes
-	head = order.AppendUint32(head, 1)          // version 1.0
-	head = order.AppendUint64(head, 1<<64-1)    // a section of unknown length
+	head := order.AppendUint32(nil, byteOrder)
+	head = order.AppendUint32(head, 1)       // version 1.0
+	head = order.AppendUint64(head, 1<<64-1) // a section of unknown length
 	return p, p.block(sectionBlock, head, about)
 }
 

@@ -3,7 +3,6 @@ package capture
 import (
 	"fmt"
 	"io"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -16,18 +15,14 @@ type file struct {
 	drops map[string]int // interfaces of what was only seen when it was dropped, by the host
 }
 
-func newFile(w io.Writer, name string, filter []string) (*file, error) {
+func newFile(w io.Writer, about string) (*file, error) {
 	var kernel unix.Utsname
 	if err := unix.Uname(&kernel); err != nil {
 		return nil, fmt.Errorf("ask for the kernel's version: %w", err)
 	}
-	comment := "lab " + name
-	if len(filter) > 0 {
-		comment += ", filter " + strings.Join(filter, ",")
-	}
 	word := func(b []byte) string { return unix.ByteSliceToString(b) }
-	ng, err := newPcapng(w, text(commentOption, comment), text(hardwareOption, word(kernel.Machine[:])),
-		text(systemOption, word(kernel.Sysname[:])+" "+word(kernel.Release[:])), text(applicationOption, "twillctl lab capture"))
+	ng, err := newPcapng(w, text(commentOption, about), text(hardwareOption, word(kernel.Machine[:])),
+		text(systemOption, word(kernel.Sysname[:])+" "+word(kernel.Release[:])), text(applicationOption, "twillctl"))
 	return &file{pcapng: ng, drops: map[string]int{}}, err
 }
 

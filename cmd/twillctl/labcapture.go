@@ -63,25 +63,37 @@ output.`,
 
 // captureTo captures into a file, and says on the standard error how it goes.
 func captureTo(c *cobra.Command, name string, record func(w io.Writer, say func(string)) error) error {
-	w, closeFile, err := create(c, name)
-	if err != nil {
-		return err
+	say := func(text string) { fmt.Fprintln(c.ErrOrStderr(), text) }
+	if name == "-" {
+		return record(plain.Raw(c.OutOrStdout()), say)
 	}
-	err = record(w, func(text string) { fmt.Fprintln(c.ErrOrStderr(), text) })
-	if err := errors.Join(err, closeFile()); err != nil {
+	f := &captured{name: name}
+	if err := errors.Join(record(f, say), f.Close()); err != nil {
 		return fmt.Errorf("capture into %s: %w", name, err)
 	}
 	return nil
 }
 
-// create opens the file to write to; - is the standard output.
-func create(c *cobra.Command, name string) (io.Writer, func() error, error) {
-	if name == "-" {
-		return plain.Raw(c.OutOrStdout()), func() error { return nil }, nil
+// captured is the file of a capture. It is made when there is something to write: a capture of what is not there makes none.
+type captured struct {
+	name string
+	file *os.File // nil: it is not made yet
+}
+
+func (f *captured) Write(b []byte) (n int, err error) {
+	if f.file == nil {
+		f.file, err = os.OpenFile(f.name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600) // it has what pods say to each other
+		if err != nil {
+			return 0, err
+		}
 	}
-	f, err := os.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600) // it has what pods say to each other
-	if err != nil {
-		return nil, nil, fmt.Errorf("capture: %w", err)
+	return f.file.Write(b)
+}
+
+// Close closes the file, if it was made.
+func (f *captured) Close() error {
+	if f.file == nil {
+		return nil
 	}
-	return f, f.Close, nil
+	return f.file.Close()
 }

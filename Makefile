@@ -68,7 +68,7 @@ cluster-down: ## Remove that cluster
 
 test-cluster: cluster-test-tools bin/testreport ## Run the end-to-end tests (RUN=regexp) on real Kubernetes clusters (needs root)
 	bin/testreport -tags e2e -count=1 -timeout 40m -v -run '$(RUN)' ./test/cluster/e2e
-	bin/testreport -tags e2e -count=1 -timeout 40m -run '^TestFlannel/$(RUN)|^TestFlannel(Flags|SpreadMetrics|Transition|Earlier)$$|^TestK3s$$|^TestOtherFlannels$$' ./test/e2e
+	bin/testreport -tags e2e -count=1 -timeout 40m -run '^TestFlannel/$(RUN)|^TestFlannel(Flags|SpreadMetrics|Transition|Earlier|Doctor)$$|^TestK3s$$|^TestOtherFlannels$$' ./test/e2e
 
 conformance: cluster-tools ## Run Kubernetes' own network tests: FAMILY=ipv4|ipv6|dual PROXY=iptables|nftables BACKEND=vxlan|host-gw POLICY=true|kube-router FAST=true FOCUS= SKIP=; or SUITE=network-policy-api or cyclonus
 	tools/kube/build $(CONFORMANCE_$(SUITE))

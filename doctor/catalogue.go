@@ -9,6 +9,9 @@ import (
 // heals is the fix of everything that a running agent repairs.
 const heals = "start twilld, which repairs it"
 
+// flannelHeals is the same on a node whose agent is flannel's, which writes once.
+const flannelHeals = "restart flannel on this node, which writes it when it starts"
+
 var (
 	entries   = read(docs.Findings)
 	catalogue = byKind(entries)

@@ -103,7 +103,7 @@ func (d drift) change(c netstate.Change) {
 			return
 		}
 		d.ofPeer(changed(routeMissing, routeAltered, c), want.Dst, c,
-			"ip "+strings.Replace(want.String(), "route", "route replace", 1)+" proto 116")
+			"ip "+strings.Replace(want.String(), "route", "route replace", 1)+d.protocol())
 	case netstate.Chain:
 		d.drifted(chainKind(want), c.Key().Name, c, "")
 	case netstate.Shortcut, netstate.PodPort, netstate.Switch, netstate.Program:
@@ -117,6 +117,14 @@ func (d drift) port(want netstate.Port, c netstate.Change) {
 	if !d.gone[want.Bridge] && was.Bridge != "" && was.Up {
 		d.drifted(podPort, want.Name, c, "").port = want.Name
 	}
+}
+
+// protocol is what a command says of the routes of the node's agent: flannel's name none.
+func (e *exam) protocol() string {
+	if e.OfFlannel {
+		return ""
+	}
+	return fmt.Sprintf(" proto %d", netstate.Protocol)
 }
 
 // deviceOf returns the device that an object is on.
@@ -154,7 +162,7 @@ func (d drift) drifted(k kind, object string, c netstate.Change, command string)
 	}
 	f := d.find(k, object, expected, actual, command)
 	if command != "" && c.Want != nil {
-		f.Fix += "   (or " + heals + ")"
+		f.Fix += "   (or " + d.heals() + ")"
 	}
 	return f
 }

@@ -58,15 +58,17 @@ type Facts struct {
 	CNI           CNI
 	Reservations  Reservations
 	Programs      []Program
-	Policies      Policies
-	FastPath      FastPath
-	PortOwner     string     // what has the VXLAN's UDP port; empty: nothing, or the kernel
-	PortDevice    string     // the VXLAN device that it is; empty: it is none
-	Release       string     // of the kernel: 6.1.0-18-amd64
-	NoModules     []NoModule // that the backend needs
-	Probes        []Probe
-	API           API
-	Unread        []string // what could not be read, and why
+	// OfFlannel says that the node's agent is flannel's, which is judged by what it should have written.
+	OfFlannel  bool
+	Policies   Policies
+	FastPath   FastPath
+	PortOwner  string     // what has the VXLAN's UDP port; empty: nothing, or the kernel
+	PortDevice string     // the VXLAN device that it is; empty: it is none
+	Release    string     // of the kernel: 6.1.0-18-amd64
+	NoModules  []NoModule // that the backend needs
+	Probes     []Probe
+	API        API
+	Unread     []string // what could not be read, and why
 }
 
 // WithoutSecrets returns the facts without what others may not see. Of the backend's options numbers, switches and a few words

@@ -47,10 +47,21 @@ type exam struct {
 // find adds a finding, with the command that fixes it. Without one, the fix is what the catalogue says of the kind.
 func (e *exam) find(k kind, object, expected, actual, command string) *Finding {
 	c := catalogue[k]
+	if c.Fix == heals {
+		c.Fix = e.heals()
+	}
 	command = harmless(command)
 	e.found = append(e.found, Finding{ID: c.ID, Title: c.Title, Object: object, Expected: expected, Actual: actual,
 		Why: c.Why, Fix: cmp.Or(command, c.Fix), Command: command, Page: k.page(), Severity: c.Severity, Count: 1})
 	return &e.found[len(e.found)-1]
+}
+
+// heals is the fix of what the node's agent writes.
+func (e *exam) heals() string {
+	if e.OfFlannel {
+		return flannelHeals
+	}
+	return heals
 }
 
 // harmless returns a command, or nothing if a shell would run more than it: devices and rules have the names that others

@@ -20,6 +20,10 @@ func (e *exam) checkAgent() {
 		}
 	}
 	switch a := e.Agent; {
+	case e.OfFlannel:
+		if !slices.ContainsFunc(e.Programs, func(p Program) bool { return p.Name == "flanneld" }) {
+			e.find(agentDown, "flanneld", "a running process", "none in this network namespace", "")
+		}
 	case !a.Running:
 		e.find(agentDown, "twilld", "a running process", "none in this network namespace", "")
 	case a.Unresponsive:

@@ -3,6 +3,8 @@ package target
 import (
 	"context"
 	"fmt"
+	"io"
+	"os"
 
 	"github.com/spf13/pflag"
 
@@ -54,10 +56,11 @@ func (f *Flags) Register(fs *pflag.FlagSet, version string, isPlugin bool) {
 func (f *Flags) RegisterLeases(fs *pflag.FlagSet) {
 	o := &f.files
 	fs.StringVar(&o.LeaseFile, "lease-file", "",
-		"read the leases from this file, like that of twilld --lease-file, instead of the checkpoint")
+		"read the leases from this file instead of the checkpoint: one like that of twilld --lease-file, or what "+
+			"kubectl get nodes -o json prints; -: standard input")
 	fs.StringVar(&o.NetConf, "net-config-path", "/etc/kube-flannel/net-conf.json",
-		"the network config, with --lease-file")
-	fs.StringVar(&o.Node, "node", "", "this node's name in the lease file")
+		"the network config, with --lease-file; of Nodes it may be missing: then subnet.env and the node's annotations say it")
+	fs.StringVar(&o.Node, "node", "", "this node's name in the lease file; empty: this machine's")
 }
 
 // RegisterBPFFS adds the flag that says where the fast path's maps are.
@@ -67,6 +70,9 @@ func (f *Flags) RegisterBPFFS(fs *pflag.FlagSet) {
 
 // Target returns what the flags say, or one node of it if that is named.
 func (f *Flags) Target(node ...string) (Target, error) {
+	if err := f.readLeases(); err != nil {
+		return nil, err
+	}
 	switch {
 	case f.lab != "":
 		l := newLab(*f)
@@ -80,6 +86,18 @@ func (f *Flags) Target(node ...string) (Target, error) {
 		return nil, fmt.Errorf("node %q: only a node of a lab can be named, with --lab", node[0])
 	}
 	return f.here(), nil
+}
+
+// maxLeases is how many bytes the standard input may have: some 5,000 Nodes.
+const maxLeases = 256 << 20
+
+// readLeases reads the leases from the standard input, if they are there.
+func (f *Flags) readLeases() (err error) {
+	if f.files.LeaseFile != "-" || f.files.Leases != nil {
+		return nil
+	}
+	f.files.Leases, err = io.ReadAll(io.LimitReader(os.Stdin, maxLeases))
+	return err
 }
 
 // Any returns what the flags say, or the lab of this machine if they say nothing and there is one.

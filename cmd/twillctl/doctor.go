@@ -48,6 +48,7 @@ Exit codes: 0 no findings, 1 findings, 2 it failed.`,
 		},
 	}
 	register(c, &f)
+	f.RegisterLeases(c.Flags())
 	c.Flags().BoolVar(&probe, "probe", false,
 		"also send packets between pods, in every protocol and size, and follow those that are lost")
 	c.Flags().BoolVar(&noProbe, "no-probe", false, "send nothing, not even to the peers")

@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,6 +70,9 @@ func look(ctx context.Context, o Options) (doctor.Facts, error) {
 	defer g.firewall.Close()
 	g.agent()
 	g.lease()
+	if l := f.Lease; o.LeaseFile != "" && (l.Missing || l.Hidden || l.Error != "") {
+		return f, fmt.Errorf("--lease-file: %s", cmp.Or(l.Error, l.Path+": no such file, or it cannot be read"))
+	}
 	g.env()
 	if err := g.openKernel(); err != nil {
 		return f, err
@@ -352,6 +356,9 @@ func (g *gathering) plan(ctx context.Context) {
 	if noExempt != nil { // the agent goes on with what the file said before
 		g.unread("networks that are not masqueraded", noExempt)
 		g.Plan = slices.DeleteFunc(g.Plan, isMasquerade)
+	}
+	if g.OfFlannel = g.ofFlannel(); g.OfFlannel {
+		g.Plan = flannels(g.Want, g.Have, g.Bridge)
 	}
 	g.portOwner()
 }

@@ -27,15 +27,19 @@ type Options struct {
 	// LeaseFile and NetConf, if they are set, replace the checkpoint: a file of leases like that of twilld
 	// --lease-file, and the network's config. Node is then the name of this node.
 	LeaseFile, NetConf, Node string
+	Leases                   []byte // what the file of leases holds, if it was read already
 }
 
 // defaultCheckpoint is where the checkpoint of an agent that does not run is looked for.
 const defaultCheckpoint = "/var/lib/twill/checkpoint.json"
 
+// defaultSubnetFile is where flannel and Twill tell the CNI plugin of the lease.
+const defaultSubnetFile = "/run/flannel/subnet.env"
+
 // settings returns the agent's settings with what the options override, and the agent that gave them, if it runs.
 func (o Options) settings() (agent.Settings, doctor.Agent, error) {
 	s := agent.Settings{
-		SubnetFile: "/run/flannel/subnet.env", Bridge: "cni0", BPFFS: usualBPFFS,
+		SubnetFile: defaultSubnetFile, Bridge: "cni0", BPFFS: usualBPFFS,
 		Firewall: backend.FirewallConfig{Random: true, Forward: backend.ForwardOn},
 	}
 	asked, pid, err := agent.AskSettings()

@@ -64,7 +64,7 @@ func TestKrew(t *testing.T) {
 	dir := t.TempDir()
 	run(t, "tar", "-C", dir, "-xf", archive)
 	plugin := filepath.Join(dir, "kubectl-twill")
-	if out := run(t, plugin, "version"); !strings.HasPrefix(out, "twillctl "+version+" ") {
+	if out := run(t, plugin, "version"); !strings.HasPrefix(out, "kubectl twill version "+version+" ") {
 		t.Errorf("the plugin says %s", out)
 	}
 	if out := run(t, plugin, "status", "--help"); !strings.Contains(out, "kubectl twill status [NODE]") {

@@ -152,6 +152,7 @@ type Lease struct {
 	Missing  bool
 	Hidden   bool // it may not be read from here
 	Network  subnet.Config
+	Guessed  bool // the network's backend has options that are not known
 	Snapshot subnet.Snapshot
 }
 

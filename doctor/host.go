@@ -20,10 +20,7 @@ func (e *exam) checkAgent() {
 		}
 	}
 	switch a := e.Agent; {
-	case e.OfFlannel:
-		if !slices.ContainsFunc(e.Programs, func(p Program) bool { return p.Name == "flanneld" }) {
-			e.find(agentDown, "flanneld", "a running process", "none in this network namespace", "")
-		}
+	case e.OfFlannel: // which k3s and RKE2 have in a process of their own
 	case !a.Running:
 		e.find(agentDown, "twilld", "a running process", "none in this network namespace", "")
 	case a.Unresponsive:
@@ -39,7 +36,7 @@ func (e *exam) checkAgent() {
 	switch r := e.Agent.Runner; {
 	case r != nil && !r.Running:
 		e.find(runnerDown, "twilld", "running", r.Error, "")
-	case !e.Agent.Running && e.movesPackets():
+	case !e.Agent.Running && !e.OfFlannel && e.movesPackets():
 		e.find(runnerDown, "twilld", "a running process: it moves the packets itself",
 			"none in this network namespace", "")
 	}

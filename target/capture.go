@@ -92,6 +92,9 @@ func Record(ctx context.Context, during time.Duration, o capture.Options, w io.W
 	return nil
 }
 
+// graceTime is how much longer than asked for a node's stream may take.
+const graceTime = 30 * time.Second
+
 // Capture merges what the nodes of the two ends write.
 func (c cluster) Capture(ctx context.Context, how Capturing, w io.Writer, say func(string)) error {
 	if how.During <= 0 {
@@ -105,43 +108,87 @@ func (c cluster) Capture(ctx context.Context, how Capturing, w io.Writer, say fu
 	if err != nil {
 		return err
 	}
-	var group errgroup.Group
-	var streams []io.Reader
-	var nodes []string
-	for _, node := range slices.Compact([]string{from.node, to.node}) {
-		agent, err := c.agent(ctx, node)
+	var agents []remote
+	nodes := slices.Compact([]string{from.node, to.node})
+	for _, node := range nodes {
+		a, err := c.agent(ctx, node)
 		if err != nil {
 			return err
 		}
+		agents = append(agents, a)
+	}
+	ctx, cancel := context.WithTimeout(ctx, how.During+graceTime)
+	defer cancel()
+	say(fmt.Sprintf("capturing on %s for %v; ctrl-C ends it, without the last seconds", strings.Join(nodes, " and "), how.During))
+	var group errgroup.Group
+	var streams []io.Reader
+	for _, a := range agents {
 		read, write := io.Pipe()
-		streams, nodes = append(streams, read), append(nodes, node)
+		defer read.Close() // who writes into it ends, whatever failed
+		streams = append(streams, read)
 		group.Go(func() error {
-			err := agent.stream(ctx, write, "capture", "--output=-", "--for="+how.During.String(), from.addr.String(), to.addr.String())
+			err := a.stream(ctx, write, say, "capture", "--output=-", "--for="+how.During.String(), from.addr.String(), to.addr.String())
 			write.Close()
 			return err
 		})
 	}
-	say(fmt.Sprintf("capturing on %s for %v; ctrl-C ends it", strings.Join(nodes, " and "), how.During))
 	err = capture.Merge(w, "between "+how.Src+" and "+how.Dst, streams...)
 	for _, s := range streams {
-		s.(*io.PipeReader).Close() // who writes into it ends, whatever failed
+		s.(*io.PipeReader).Close()
 	}
-	if ended := group.Wait(); ctx.Err() == nil {
-		err = errors.Join(err, ended)
+	err = errors.Join(err, group.Wait())
+	if err != nil && stopped(ctx) { // by ctrl-C, which leaves a stream in the middle of a packet
+		return nil
 	}
 	return err
 }
 
-// stream runs twillctl on the node, and writes its output as it comes.
-func (r remote) stream(ctx context.Context, w io.Writer, args ...string) error {
-	var stderr bytes.Buffer
+// stopped reports whether ctx was cancelled, or is in a moment: ctrl-C also ends kubectl, which may be first.
+func stopped(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return errors.Is(ctx.Err(), context.Canceled)
+	case <-time.After(100 * time.Millisecond):
+		return false
+	}
+}
+
+// stream runs twillctl on the node, writes its output as it comes, and says what it says.
+func (r remote) stream(ctx context.Context, w io.Writer, say func(string), args ...string) error {
+	l := &said{node: r.node, say: say}
 	cmd := r.command(ctx, append([]string{"exec", "--namespace=" + r.namespace, r.name, "--container=" + AgentContainer, "--", "twillctl"}, args...)...)
-	cmd.Stdout, cmd.Stderr = w, &stderr
-	if err := cmd.Run(); err != nil && ctx.Err() == nil {
-		said, _, _ := strings.Cut(strings.TrimSpace(stderr.String()), "\n")
-		return fmt.Errorf("ask node %s: %w: %s", r.node, err, said)
+	cmd.Stdout, cmd.Stderr = w, l
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("ask node %s: %w: %s", r.node, err, l.last)
 	}
 	return nil
+}
+
+// said says the lines that a node prints, as many as a capture needs.
+type said struct {
+	node string
+	say  func(string)
+	last string // line
+	left []byte // of a line that has not ended
+	n    int
+}
+
+// maxSaid is how many lines a node may say, and of how many bytes each.
+const maxSaid, maxLine = 20, 1000
+
+func (s *said) Write(b []byte) (int, error) {
+	for rest := b; len(rest) > 0; {
+		line, after, ended := bytes.Cut(rest, []byte("\n"))
+		s.left = append(s.left, line[:min(len(line), max(0, maxLine-len(s.left)))]...)
+		if rest = after; !ended {
+			break
+		}
+		if s.last, s.left = string(s.left), nil; s.n < maxSaid {
+			s.say(s.node + ": " + s.last)
+		}
+		s.n++
+	}
+	return len(b), nil
 }
 
 // Capture is not for one node of a cluster: a capture asks for its ends.

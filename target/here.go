@@ -116,7 +116,9 @@ func (h *here) History(_ context.Context, since time.Duration) (doctor.HistoryRe
 const NothingToChange = "# nothing to change\n"
 
 func (h *here) Plan(ctx context.Context) (p Plan, err error) {
-	f, err := h.gather(ctx, doctor.NoProbes)
+	whole := *h
+	whole.files.Twills = true
+	f, err := whole.gather(ctx, doctor.NoProbes)
 	switch {
 	case err != nil:
 		return p, err

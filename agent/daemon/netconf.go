@@ -6,24 +6,27 @@ import (
 	"encoding/json"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/twill-net/twill/backend/registry"
 	"github.com/twill-net/twill/internal/causes"
 	"github.com/twill-net/twill/internal/filewatch"
 )
 
 // netConf compares the file of the network config with what the agent runs with, which was read when it started.
 type netConf struct {
-	path    string
-	running []byte
-	log     *slog.Logger
-	event   func(kind, reason, message string) // nil: there is nobody to tell
-	causes  causes.Log
-	said    string // what was said last; empty: the file is what the agent runs with
+	path     string
+	clusters []netip.Prefix
+	running  []byte
+	log      *slog.Logger
+	event    func(kind, reason, message string) // nil: there is nobody to tell
+	causes   causes.Log
+	said     string // what was said last; empty: the file is what the agent runs with
 }
 
 // netConfEvery is how often the file is read even if nothing tells of a change.
@@ -34,7 +37,7 @@ func watchNetConf(ctx context.Context, group *errgroup.Group, o *options, p *par
 	if !o.kubeSubnetMgr && o.leaseFile == "" {
 		return
 	}
-	n := netConf{path: o.netConfigs, running: p.netConf, log: p.config.Log, event: events(p.store.Store)}
+	n := netConf{path: o.netConfigs, clusters: o.clusters, running: p.netConf, log: p.config.Log, event: events(p.store.Store)}
 	group.Go(func() error {
 		filewatch.Config(ctx, n.path, func() time.Duration { return netConfEvery }, func(err error) {
 			n.causes.Error(n.log, "watch the network config, which is read once a minute only", err)
@@ -62,6 +65,9 @@ func (n *netConf) compare() {
 // differs says how the file differs from what the agent runs with; empty: it does not.
 func (n *netConf) differs() string {
 	now, err := configFile(n.path)
+	if err == nil {
+		_, _, err = registry.NewKept(now, n.clusters...)
+	}
 	if err != nil {
 		return "an agent that starts now cannot: " + err.Error()
 	}

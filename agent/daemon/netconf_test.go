@@ -99,6 +99,7 @@ func TestNetConf(t *testing.T) {
 		{`{"backend": {"Type": "vxlan"}, "network": "10.244.0.0/16"}`, "", 0},
 		{`{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan","VNI":2,"PSK":"secret"},"EnableIPv6":false}`,
 			path + ": this agent still runs with the earlier Backend, EnableIPv6: restart it to use the new", 0},
+		{`{"Network":"10.244.0.0/16","Backend":{"Type":"vxlam"}}`, `an agent that starts now cannot: `, 0},
 		{`{"Network":"10.244.0.0/33"}`, `an agent that starts now cannot: network config ` + path + `: `, 0},
 		{config, "", 1},
 		{`{"Network":"10.245.0.0/16","Backend":{"Type":"vxlan"}}`, path + ": this agent still runs with the earlier Network: ", 1},
@@ -114,7 +115,23 @@ func TestNetConf(t *testing.T) {
 			t.Errorf("step %d: %q, want %q", i, events[len(before)], want)
 		}
 	}
-	if events, _ := h.all(); len(events) != 3 {
-		t.Errorf("events %q, want three", events)
+	if events, _ := h.all(); len(events) != 4 {
+		t.Errorf("events %q, want four", events)
+	}
+}
+
+// TestDifferentKeys: how a config is written does not matter, and what it says does.
+func TestDifferentKeys(t *testing.T) {
+	const config = `{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan","VNI":1}}`
+	for now, want := range map[string]string{
+		config: "",
+		`{"backend": {"VNI": 1, "Type": "vxlan"}, "network": "10.244.0.0/16"}`:          "",
+		`{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan","VNI":2}}`:                "Backend",
+		`{"Network":"10.244.0.0/16"}`:                                                   "Backend",
+		`{"network":"10.245.0.0/16","Backend":{"Type":"vxlan","VNI":1},"SubnetLen":25}`: "Network SubnetLen",
+	} {
+		if got := strings.Join(differentKeys([]byte(config), []byte(now)), " "); got != want {
+			t.Errorf("%s: %q, want %q", now, got, want)
+		}
 	}
 }

@@ -3,12 +3,16 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/twill-net/twill/target"
 )
+
+// overtime is how long the end of a capture may take.
+const overtime = 10 * time.Second
 
 func captureCommand() *cobra.Command {
 	var f target.Flags
@@ -22,7 +26,7 @@ and network cards, in a lab also the pods' own devices and the underlay. Packets
 they carry. A packet that the kernel dropped has a comment that says why, where the kernel tells.
 
 In a cluster SRC and DST are pods (NAMESPACE/NAME), nodes or addresses; the nodes write what they see through kubectl exec.
-On a node they are addresses.`,
+On a node they are addresses. The file must not exist.`,
 		Example: `  kubectl twill capture shop/web-0 shop/db-1 -o - | wireshark -k -i -
   twillctl capture --lab twill node1/pod1 node2/pod1 --for 10s
   tshark -r twill-capture.pcapng -T fields -e frame.interface_name -e frame.comment -e ip.src -e ip.dst`,
@@ -35,6 +39,9 @@ On a node they are addresses.`,
 			t, err := f.Target()
 			if err != nil {
 				return err
+			}
+			if path == "-" && how.During > 0 { // who reads it may be gone without a word: kubectl exec ends nothing on the node
+				defer time.AfterFunc(how.During+overtime, func() { os.Exit(2) }).Stop() //nolint:forbidigo // the main goroutine waits for who is gone
 			}
 			return captureTo(c, path, func(w io.Writer, say func(string)) error { return t.Capture(c.Context(), how, w, say) })
 		},

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"time"
 
@@ -82,7 +83,11 @@ type captured struct {
 
 func (f *captured) Write(b []byte) (n int, err error) {
 	if f.file == nil {
-		f.file, err = os.OpenFile(f.name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600) // it has what pods say to each other
+		// It has what pods say to each other. A file or a link that is there may be somebody else's.
+		f.file, err = os.OpenFile(f.name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		if errors.Is(err, fs.ErrExist) {
+			return 0, fmt.Errorf("%s exists already: remove it, or name another file", f.name)
+		}
 		if err != nil {
 			return 0, err
 		}

@@ -79,13 +79,16 @@ func pathOr(given bool, path, usual string) string {
 func reportAll(c *cobra.Command, r *reports, path string) error {
 	write := func(to io.Writer) error { return r.write(c.Context(), to) }
 	if path == "-" {
-		return write(plain.Raw(c.OutOrStdout()))
-	}
-	if err := writeNew(path, write); err != nil {
-		return err
-	}
-	if _, err := fmt.Fprintf(c.OutOrStdout(), "%s: %d nodes\n", path, r.written); err != nil {
-		return err
+		if err := write(plain.Raw(c.OutOrStdout())); err != nil {
+			return err
+		}
+	} else {
+		if err := writeNew(path, write); err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintf(c.OutOrStdout(), "%s: %d nodes\n", path, r.written); err != nil {
+			return err
+		}
 	}
 	if len(r.missing) > 0 {
 		return errFindings

@@ -22,7 +22,7 @@ func statusCommand() *cobra.Command {
 		Long: `A line for each node: its lease, its agent, how many of its peers are in sync, and what is wrong. On a terminal
 it has colours, unless the environment has NO_COLOR. Exit codes: 0 all is well, 1 something is wrong, 2 it failed.`,
 		Example: `  kubectl twill status
-  kubectl twill status --wait 5m          # after an installation or an upgrade: returns when all nodes are well`,
+  kubectl twill status --wait 5m          # after kubectl rollout status: returns when all nodes are well`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: completeNode(&f),
 		RunE: func(c *cobra.Command, args []string) error {

@@ -14,6 +14,9 @@ import (
 // maxBlock is how many bytes a block of a stream may have: a packet with its comments.
 const maxBlock = 2*packet.MaxFrame + 1<<16
 
+// maxInterfaces is how many devices a stream may have.
+const maxInterfaces = 1 << 14
+
 // Merge writes what several captures write into one, as it comes: each stream is one section, whose interfaces become the
 // file's. It returns when all streams have ended. about is a comment in the file.
 func Merge(w io.Writer, about string, streams ...io.Reader) error {
@@ -31,7 +34,7 @@ func Merge(w io.Writer, about string, streams ...io.Reader) error {
 		group.Go(func() { errs[i] = m.take(s) })
 	}
 	group.Wait()
-	return errors.Join(errs...)
+	return errors.Join(append(errs, m.flush())...)
 }
 
 // merger writes the blocks of several streams.
@@ -55,9 +58,9 @@ func (m *merger) take(stream io.Reader) error {
 		}
 		switch {
 		case first && kind == sectionBlock && bytes.HasPrefix(body, order.AppendUint32(nil, byteOrder)):
-		case !first && kind == interfaceBlock:
+		case !first && kind == interfaceBlock && isInterface(body) && len(ids) < maxInterfaces:
 			ids = append(ids, m.add(body))
-		case !first && kind == packetBlock && len(body) >= 20 && int(order.Uint32(body)) < len(ids):
+		case !first && kind == packetBlock && isPacket(body) && int(order.Uint32(body)) < len(ids):
 			order.PutUint32(body, uint32(ids[order.Uint32(body)]))
 			m.write(kind, body)
 		default:
@@ -69,6 +72,42 @@ func (m *merger) take(stream io.Reader) error {
 			}
 		}
 	}
+}
+
+// isInterface reports whether the body of an interface's block is one that describe writes.
+func isInterface(body []byte) bool {
+	const head = 8
+	return len(body) >= head && hasOptions(body[head:], func(code uint16, value []byte) bool {
+		return code == nameOption || code == descriptionOption || code == resolutionOption && bytes.Equal(value, nanoseconds)
+	})
+}
+
+// isPacket reports whether the body of a packet's block holds as much of the packet as it says, and options that write writes.
+func isPacket(body []byte) bool {
+	const head = 20
+	if len(body) < head || order.Uint32(body[12:]) > packet.MaxFrame {
+		return false
+	}
+	end := head + int(order.Uint32(body[12:])+3)&^3
+	return end <= len(body) && hasOptions(body[end:], func(code uint16, value []byte) bool {
+		return code == commentOption || code == flagsOption && len(value) == 4
+	})
+}
+
+// hasOptions reports whether a block ends with options that are allowed.
+func hasOptions(b []byte, allowed func(code uint16, value []byte) bool) bool {
+	for len(b) >= 4 {
+		code, length := order.Uint16(b), int(order.Uint16(b[2:]))
+		padded := 4 + (length+3)&^3
+		if code == 0 {
+			return length == 0 && len(b) == 4
+		}
+		if padded > len(b) || !allowed(code, b[4:4+length]) {
+			return false
+		}
+		b = b[padded:]
+	}
+	return len(b) == 0
 }
 
 // add adds an interface, and returns its number in the file.

@@ -80,13 +80,14 @@ func TestMergeHostile(t *testing.T) {
 	good := written(t, "node1/eth0", time.Unix(1, 0), "one")
 	huge := append(slices.Clone(good), 6, 0, 0, 0, 0xf0, 0xff, 0xff, 0x7f)
 	section := append(slices.Clone(good), good[:order.Uint32(good[4:])]...)
-	half := good[:len(good)-6]
+	half, longer := good[:len(good)-6], slices.Clone(good)
+	order.PutUint32(longer[bytes.Index(longer, []byte("one"))-8:], 4000) // the length that was captured
 	for name, test := range map[string]struct {
 		data []byte
 		want string
 	}{
 		"text": {[]byte("error: unknown command \"capture\" for \"twillctl\"\n"), "want 12 to"}, "huge": {huge, "want 12 to"},
-		"section": {section, "want a pcapng"}, "half": {half, "half a block"},
+		"section": {section, "want a pcapng"}, "longer": {longer, "want a pcapng"}, "half": {half, "half a block"},
 	} {
 		var out bytes.Buffer
 		if err := Merge(&out, "", bytes.NewReader(test.data)); err == nil || !strings.Contains(err.Error(), test.want) {
@@ -113,7 +114,11 @@ func FuzzMerge(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var merged bytes.Buffer
 		if Merge(&merged, "", bytes.NewReader(data)) == nil {
-			if _, err := pcapgo.NewNgReader(&merged, pcapgo.NgReaderOptions{WantMixedLinkType: true}); err != nil {
+			r, err := pcapgo.NewNgReader(&merged, pcapgo.NgReaderOptions{WantMixedLinkType: true})
+			for err == nil {
+				_, _, err = r.ReadPacketData()
+			}
+			if !errors.Is(err, io.EOF) {
 				t.Error(err)
 			}
 		}

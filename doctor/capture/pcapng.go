@@ -27,6 +27,9 @@ var order = binary.LittleEndian
 // byteOrder begins a section, so that readers see its order of bytes.
 const byteOrder = 0x1a2b3c4d
 
+// nanoseconds is the resolution of an interface's times.
+var nanoseconds = []byte{9}
+
 // option is a value that a block may have. Empty ones are left out.
 type option struct {
 	code  uint16
@@ -55,7 +58,7 @@ func (p *pcapng) addInterface(link uint16, maxLength int, about ...option) (int,
 	head := order.AppendUint32(nil, uint32(link))
 	head = order.AppendUint32(head, uint32(maxLength))
 	p.interfaces++
-	return p.interfaces - 1, p.block(interfaceBlock, head, append(about, option{resolutionOption, []byte{9}}))
+	return p.interfaces - 1, p.block(interfaceBlock, head, append(about, option{resolutionOption, nanoseconds}))
 }
 
 // addPacket writes what was captured of a packet that had so many bytes.

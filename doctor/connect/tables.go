@@ -117,6 +117,7 @@ func (p Places) sockets(o *service.Observations, t service.Try, proto string) {
 // listeners lists what listens in the calling thread's namespace, and of that what is full: of a socket that listens, the
 // kernel gives the connections that wait to be accepted as its receive queue, and its backlog as its send queue.
 func listeners(proto string) (bound, full []netip.AddrPort, err error) {
+	var roomy []netip.AddrPort
 	list, state := netlink.SocketDiagTCP, uint8(listen)
 	if proto == "UDP" {
 		list, state = netlink.SocketDiagUDP, unconnected
@@ -128,14 +129,17 @@ func listeners(proto string) (bound, full []netip.AddrPort, err error) {
 		}
 		for _, s := range sockets {
 			b := tuple(s.ID.Source, s.ID.SourcePort)
-			if s.State != state || !b.Addr().IsValid() || slices.Contains(bound, b) {
+			if s.State != state || !b.Addr().IsValid() {
 				continue
 			}
-			bound = append(bound, b)
-			if state == listen && s.RQueue > s.WQueue {
-				full = append(full, b)
+			if !slices.Contains(bound, b) {
+				bound = append(bound, b)
+			}
+			if state == unconnected || s.RQueue <= s.WQueue {
+				roomy = append(roomy, b) // one of several sockets of an address is enough (SO_REUSEPORT)
 			}
 		}
 	}
+	full = slices.DeleteFunc(slices.Clone(bound), func(b netip.AddrPort) bool { return slices.Contains(roomy, b) })
 	return bound, full, nil
 }

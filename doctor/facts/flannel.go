@@ -1,6 +1,8 @@
 package facts
 
 import (
+	"errors"
+	"io/fs"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -9,11 +11,32 @@ import (
 	"github.com/twill-net/twill/netstate"
 )
 
-// ofFlannel reports whether the node's agent is flannel's: the leases were given, no agent of Twill's runs, and none has
-// run here.
+// ofFlannel reports whether the node's agent is flannel's: the leases were given, no agent of Twill's runs, and none has left a
+// checkpoint.
 func (g *gathering) ofFlannel() bool {
+	if g.options.LeaseFile == "" || g.options.Twills || g.Agent.Running {
+		return false
+	}
 	_, err := agent.ReadCheckpoint(g.settings.Checkpoint)
-	return g.options.LeaseFile != "" && !g.Agent.Running && err != nil
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+// hasTwills reports whether something in the kernel is what Twill wrote, and flannel did not: a marked device, or a route of
+// Twill's protocol.
+func hasTwills(have netstate.State) bool {
+	for _, o := range have {
+		switch o := o.(type) {
+		case netstate.VXLAN:
+			if o.Marked {
+				return true
+			}
+		case netstate.Route:
+			if o.Protocol == netstate.Protocol {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // forwarding are the parameters that nodes of flannel need, too.

@@ -27,9 +27,9 @@ func TestLeasesOfNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := Options{LeaseFile: "-", Leases: []byte(nodes), NetConf: filepath.Join(t.TempDir(), "none"), SubnetFile: env, Node: "node1"}
-	saved, err := o.readLeases("-")
-	if err != nil {
-		t.Fatal(err)
+	saved, guessed, err := o.readLeases("-")
+	if err != nil || !guessed {
+		t.Fatal(guessed, err)
 	}
 	if want := `{"Backend":{"Type":"vxlan","VNI":7},"EnableIPv4":true,"Network":"10.244.0.0/16"}`; string(saved.Network) != want {
 		t.Errorf("network %s, want %s", saved.Network, want)
@@ -38,11 +38,11 @@ func TestLeasesOfNodes(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	o.Node = "node3"
-	if _, err := o.readLeases("-"); err == nil || !strings.Contains(err.Error(), `no lease of node "node3": name the node with --node`) {
+	if _, _, err := o.readLeases("-"); err == nil || !strings.Contains(err.Error(), `no lease of node "node3": name the node with --node`) {
 		t.Errorf("a node without a lease: %v", err)
 	}
 	o.SubnetFile = env + "x"
-	if _, err := o.readLeases("-"); err == nil || !strings.Contains(err.Error(), "neither --net-config-path nor "+env+"x") {
+	if _, _, err := o.readLeases("-"); err == nil || !strings.Contains(err.Error(), "neither --net-config-path nor "+env+"x") {
 		t.Errorf("without subnet.env: %v", err)
 	}
 }
@@ -59,6 +59,9 @@ func TestFlannels(t *testing.T) {
 	theirs := route
 	theirs.Protocol, link.Marked = 3, false
 	have.Add(link, theirs, neigh, netstate.Sysctl{Name: "net/ipv4/ip_forward", Value: "1"})
+	if !hasTwills(want) || hasTwills(have) {
+		t.Errorf("the wanted state is taken for Twill's: %t, and flannel's: %t", hasTwills(want), hasTwills(have))
+	}
 	if plan := flannels(want, have, "cni0"); len(plan) > 0 {
 		t.Errorf("a healthy node lacks %v", plan)
 	}

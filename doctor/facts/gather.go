@@ -1,7 +1,6 @@
 package facts
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -70,8 +69,8 @@ func look(ctx context.Context, o Options) (doctor.Facts, error) {
 	defer g.firewall.Close()
 	g.agent()
 	g.lease()
-	if l := f.Lease; o.LeaseFile != "" && (l.Missing || l.Hidden || l.Error != "") {
-		return f, fmt.Errorf("--lease-file: %s", cmp.Or(l.Error, l.Path+": no such file, or it cannot be read"))
+	if o.LeaseFile != "" && f.Lease.Error != "" {
+		return f, fmt.Errorf("--lease-file: %s", f.Lease.Error)
 	}
 	g.env()
 	if err := g.openKernel(); err != nil {
@@ -81,6 +80,9 @@ func look(ctx context.Context, o Options) (doctor.Facts, error) {
 	queues := g.queues()
 	if err := g.machine(ctx); err != nil {
 		return f, err
+	}
+	if f.OfFlannel = g.ofFlannel(); f.OfFlannel && f.Lease.Guessed {
+		f.Unread = append(f.Unread, "the options of flannel's backend, as DirectRouting, Port and MTU: give its net-conf.json with --net-config-path")
 	}
 	f.NoModules = missing(needed(f.Lease.Network), f.Release)
 	if l := f.Lease; l.Error == "" && !l.Missing && !l.Hidden {
@@ -199,10 +201,15 @@ func (g *gathering) lease() {
 	l.Path = g.settings.Checkpoint
 	read := agent.ReadCheckpoint
 	if g.options.LeaseFile != "" {
-		l.Path, read = g.options.LeaseFile, g.options.readLeases
+		l.Path = g.options.LeaseFile
+		read = func(path string) (saved agent.Saved, err error) {
+			saved, l.Guessed, err = g.options.readLeases(path)
+			return saved, err
+		}
 	}
 	saved, err := read(l.Path)
 	switch {
+	case err != nil && g.options.LeaseFile != "": // it was asked for, and is no finding
 	case errors.Is(err, fs.ErrNotExist):
 		l.Missing = true
 		return
@@ -357,7 +364,7 @@ func (g *gathering) plan(ctx context.Context) {
 		g.unread("networks that are not masqueraded", noExempt)
 		g.Plan = slices.DeleteFunc(g.Plan, isMasquerade)
 	}
-	if g.OfFlannel = g.ofFlannel(); g.OfFlannel {
+	if g.OfFlannel = g.OfFlannel && !hasTwills(g.Have); g.OfFlannel {
 		g.Plan = flannels(g.Want, g.Have, g.Bridge)
 	}
 	g.portOwner()

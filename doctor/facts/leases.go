@@ -17,36 +17,36 @@ import (
 	"github.com/twill-net/twill/subnet/kube"
 )
 
-// readLeases reads a file of leases, or of Nodes as kubectl prints them in JSON, and the network's config.
-func (o Options) readLeases(path string) (saved agent.Saved, err error) {
+// readLeases reads a file of leases, or of Nodes as kubectl prints them in JSON, and the network's config. guessed says that this
+// has what the node's files and annotations tell, and not all options of the backend.
+func (o Options) readLeases(path string) (saved agent.Saved, guessed bool, err error) {
 	data := o.Leases
 	if data == nil {
 		if data, err = os.ReadFile(path); err != nil {
-			return saved, err
+			return saved, false, err
 		}
 	}
 	config, configErr := smallfile.Read(o.NetConf, smallfile.MB)
-	fromEnv := isNodes(data) && errors.Is(configErr, fs.ErrNotExist)
-	if fromEnv {
+	if guessed = isNodes(data) && errors.Is(configErr, fs.ErrNotExist); guessed {
 		config, configErr = o.networkOfEnv()
 	}
 	if configErr != nil {
-		return saved, configErr
+		return saved, guessed, configErr
 	}
 	leases, skips, err := parseLeases(data, config)
 	if err != nil {
-		return saved, fmt.Errorf("read the leases of %s: %w", path, err)
+		return saved, guessed, fmt.Errorf("read the leases of %s: %w", path, err)
 	}
 	name := o.NodeName()
 	i := slices.IndexFunc(leases, func(l subnet.Lease) bool { return l.Node == name })
 	if i < 0 {
-		return saved, fmt.Errorf("%s has no lease of node %q: name the node with --node", path, name)
+		return saved, guessed, fmt.Errorf("%s has no lease of node %q: name the node with --node", path, name)
 	}
-	if fromEnv {
+	if guessed {
 		config, err = withBackend(config, leases[i])
 	}
 	snap := subnet.Snapshot{Local: leases[i], Peers: slices.Delete(slices.Clone(leases), i, i+1), Skips: skips}
-	return agent.Saved{Node: name, Network: config, Snapshot: snap}, err
+	return agent.Saved{Node: name, Network: config, Snapshot: snap}, guessed, err
 }
 
 // isNodes reports whether data is a list of objects, and not a file of leases.

@@ -28,6 +28,8 @@ type Options struct {
 	// --lease-file, and the network's config. Node is then the name of this node.
 	LeaseFile, NetConf, Node string
 	Leases                   []byte // what the file of leases holds, if it was read already
+	// Twills says that the plan is Twill's, also where another agent of flannel's formats runs.
+	Twills bool
 }
 
 // defaultCheckpoint is where the checkpoint of an agent that does not run is looked for.

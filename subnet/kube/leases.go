@@ -15,13 +15,14 @@ func Leases(prefix string, pools []subnet.Pool, nodes []byte) (leases []subnet.L
 	if prefix, err = fullPrefix(cmp.Or(prefix, DefaultPrefix)); err != nil {
 		return nil, nil, err
 	}
-	var all struct{ Items []*node }
+	var all struct{ Items []node }
 	if err := json.Unmarshal(nodes, &all); err != nil {
 		return nil, nil, fmt.Errorf("read the list of nodes: %w", err)
 	}
 	a := newAnnotations(prefix, pools)
 	var records []record
-	for _, n := range all.Items {
+	for i := range all.Items {
+		n := &all.Items[i]
 		r := a.record(&n.ObjectMeta)
 		r.podCIDRs = n.Spec.podCIDRs()
 		if r.isPeer() {

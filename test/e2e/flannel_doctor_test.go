@@ -49,6 +49,9 @@ func TestFlannelDoctor(t *testing.T) {
 					return nil
 				})
 			}
+			if out := d.run(d.lab.Nodes()[0], "plan"); !strings.Contains(out, " chain iptables ") { // what Twill would write, all of it
+				t.Errorf("the plan is\n%s", out)
+			}
 			values := d.values(backend)
 			n := d.lab.Nodes()[0]
 			for _, f := range append(common, faults...) {
@@ -74,24 +77,34 @@ type flannelDoctor struct {
 // ask returns the IDs of what the doctor finds on a node.
 func (d flannelDoctor) ask(n *lab.Node) (ids []string) {
 	d.Helper()
-	nodes, err := d.lab.API(d.Context(), http.MethodGet, "/api/v1/nodes", nil)
-	if err != nil {
-		d.Fatal(err)
-	}
-	cmd := exec.CommandContext(d.Context(), d.program, "doctor", "-o", "json", "--lease-file=-", "--node="+n.Name, "--subnet-file="+n.SubnetFile(),
-		"--cni-conf-dir="+filepath.Dir(n.SubnetFile()), "--cni-bin-dir="+filepath.Dir(d.program))
-	var out, wrong bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(nodes), &out, &wrong
-	d.must(n.Do(cmd.Start))
-	_ = cmd.Wait() // it exits with 1 if there are findings
+	out := d.run(n, "doctor", "-o", "json")
 	var found struct{ Findings []struct{ ID string } }
-	if err := json.Unmarshal(out.Bytes(), &found); err != nil {
-		d.Fatalf("%v: %s%s", err, &out, &wrong)
+	if err := json.Unmarshal([]byte(out), &found); err != nil {
+		d.Fatalf("%v: %s", err, out)
 	}
 	for _, f := range found.Findings {
 		ids = append(ids, f.ID)
 	}
 	return ids
+}
+
+// run runs a command of twillctl's on a node, which gets the cluster's Nodes.
+func (d flannelDoctor) run(n *lab.Node, args ...string) string {
+	d.Helper()
+	nodes, err := d.lab.API(d.Context(), http.MethodGet, "/api/v1/nodes", nil)
+	if err != nil {
+		d.Fatal(err)
+	}
+	cmd := exec.CommandContext(d.Context(), d.program, append(args, "--lease-file=-", "--node="+n.Name, "--subnet-file="+n.SubnetFile(),
+		"--cni-conf-dir="+filepath.Dir(n.SubnetFile()), "--cni-bin-dir="+filepath.Dir(d.program), "--checkpoint-file="+d.TempDir()+"/none")...)
+	var out, wrong bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(nodes), &out, &wrong
+	d.must(n.Do(cmd.Start))
+	_ = cmd.Wait() // it exits with 1 if there is something
+	if wrong.Len() > 0 {
+		d.Fatalf("%v: %s", args, &wrong)
+	}
+	return out.String()
 }
 
 // values are what commands on node1 name.

@@ -114,6 +114,7 @@ export class Lessons {
       await stream<Line>("script", { name: s.name, step }, (l) => {
         if (l.lab) { setOf(l.lab); this.moved(); }
         lesson.take(l);
+        if (l.section) this.pass(l.section);
         if (l.command && !l.check) this.touch(l.command);
         this.next.disabled = this.jump.disabled = !l.waiting;
         if (l.waiting) this.next.focus({ preventScroll: true });
@@ -129,6 +130,13 @@ export class Lessons {
     setOf("");
     this.moved();
     this.drawMap();
+  }
+
+  /** Offers only sections that are still to come. */
+  private pass(section: string) {
+    const options = [...this.jump.options];
+    const at = options.findIndex((o) => o.value === section);
+    for (const o of options.slice(1, at + 1)) o.remove();
   }
 
   /** Notes which nodes a command names. */

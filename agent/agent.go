@@ -75,6 +75,10 @@ type Config struct {
 	// ProbeChecksum finds out whether packets to a peer's end of the overlay arrive if the NIC computes their checksums.
 	// Optional: without it nobody does.
 	ProbeChecksum func(context.Context, netip.Addr) (checksum.Result, error)
+	// Resolved reports whether a neighbour of the underlay has answered for its MAC. Optional with Settings.ReachPeers 0.
+	Resolved func(netip.Addr) bool
+	// APIServer returns where the store last reached the API server, invalid before. Optional: then there is none.
+	APIServer func() netip.AddrPort
 	// Policies enforce network policies. Optional: without it nobody does.
 	Policies Policies
 	// FastPath has Kernel's programs work. Optional: without it no packet takes the fast path.

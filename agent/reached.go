@@ -12,6 +12,9 @@ import (
 	"github.com/twill-net/twill/subnet"
 )
 
+// dnsPort is where a DNS server listens.
+const dnsPort = 53
+
 // reachWait is how long a peer has for an answer.
 const reachWait = 500 * time.Millisecond
 
@@ -19,12 +22,13 @@ const reachWait = 500 * time.Millisecond
 type paths struct {
 	fit   backend.Input // without what is left out on this node
 	skips []subnet.Skip
+	gates []netip.Addr         // the default gateways of the underlay
 	mtus  map[netip.Prefix]int // of routes that have one
 }
 
 // pathsOf returns what is wanted for the ways to peers.
-func pathsOf(fit backend.Input, skips []subnet.Skip, want netstate.State) *paths {
-	p := &paths{fit, skips, map[netip.Prefix]int{}}
+func pathsOf(fit backend.Input, skips []subnet.Skip, gates []netip.Addr, want netstate.State) *paths {
+	p := &paths{fit, skips, gates, map[netip.Prefix]int{}}
 	for _, o := range want {
 		if r, ok := o.(netstate.Route); ok && r.MTU > 0 {
 			p.mtus[r.Dst] = r.MTU
@@ -33,13 +37,29 @@ func pathsOf(fit backend.Input, skips []subnet.Skip, want netstate.State) *paths
 	return p
 }
 
+// gatewaysOf returns the default gateways of the node's underlays. A link-local one has its device for a zone.
+func gatewaysOf(interfaces []netstate.Interface, node backend.Node) (gates []netip.Addr) {
+	for _, i := range interfaces {
+		for _, g := range i.Gateways {
+			if u, ok := node.Underlay(netstate.FamilyOf(g)); !ok || u.Dev != i.Name {
+				continue
+			}
+			if g.IsLinkLocalUnicast() && g.Is6() {
+				g = g.WithZone(i.Name)
+			}
+			gates = append(gates, g)
+		}
+	}
+	return gates
+}
+
 // tunnels are the backends of which each node has the end of a tunnel among its pods' addresses, with a pod or without.
 var tunnels = []string{"vxlan", "udp", "ipip", "wireguard"}
 
 // prober returns what asks peers for an answer.
 func (a *Agent) prober() *reach.Prober {
-	return reach.New(reach.Config{Node: a.Node, Peers: a.reachable, Count: a.Settings.ReachPeers, Round: a.Settings.ReachRound,
-		Ask:     reach.Asker{From: a.ownAmongPods, MTU: a.fullSize, Wait: reachWait}.Ask,
+	return reach.New(reach.Config{Node: a.Node, Peers: a.reachable, Needs: a.needs, Count: a.Settings.ReachPeers, Round: a.Settings.ReachRound,
+		Ask:     reach.Asker{From: a.ownAmongPods, MTU: a.fullSize, Wait: reachWait, Resolved: a.Resolved}.Ask,
 		Changed: a.reportReach, Metrics: a.Metrics.reach})
 }
 
@@ -57,7 +77,7 @@ func (a *Agent) reachable() (peers []reach.Peer) {
 		peer := reach.Peer{Node: lease.Node, Sure: slices.Contains(tunnels, lease.Backend)}
 		for _, s := range lease.Stacks {
 			if _, has := p.fit.Snapshot.Local.Stack(s.Family()); has && s.Subnet.IsValid() && !lease.Earlier {
-				peer.Addrs = append(peer.Addrs, backend.Gateway(s.Subnet))
+				peer.Addrs = append(peer.Addrs, netip.AddrPortFrom(backend.Gateway(s.Subnet), 0))
 			}
 		}
 		if !leftOut[lease.Node] && len(peer.Addrs) > 0 {
@@ -65,6 +85,26 @@ func (a *Agent) reachable() (peers []reach.Peer) {
 		}
 	}
 	return peers
+}
+
+// needs returns what this node needs beside its peers, as far as it is known. Of what never answered nothing is said: it may
+// answer nobody, or not nodes.
+func (a *Agent) needs() (all []reach.Peer) {
+	add := func(what reach.Kind, port uint16, addrs ...netip.Addr) {
+		p := reach.Peer{Kind: what}
+		for _, a := range addrs {
+			p.Addrs = append(p.Addrs, netip.AddrPortFrom(a, port))
+		}
+		all = append(all, p)
+	}
+	if p := a.paths.Load(); p != nil {
+		add(reach.Gateway, 0, p.gates...)
+	}
+	if a.APIServer != nil && a.APIServer().IsValid() {
+		add(reach.API, a.APIServer().Port(), a.APIServer().Addr())
+	}
+	add(reach.DNS, dnsPort, a.Settings.ReachDNS...)
+	return all
 }
 
 // ownAmongPods returns this node's address among its pods', the zero Addr if it has none.
@@ -99,25 +139,33 @@ func (a *Agent) fullSize(to netip.Addr) int {
 // reportReach says that peers do not answer any more, or that all do again.
 func (a *Agent) reportReach(unreached []reach.Unreached) {
 	if len(unreached) == 0 {
-		a.Log.Info("all peers answer again", "node", a.Node)
-		a.event("Normal", "PeersReached", "packets come back from all peers again")
+		a.Log.Info("all answer again", "node", a.Node)
+		a.event("Normal", "PeersReached", "packets come back again from all that did not answer")
 		return
 	}
-	first := unreached[0]
-	text := fmt.Sprintf("no packet comes back from node %s (%s): %s", clip(first.Node), first.Addr, first.Error)
-	if more := len(nodesOf(unreached)) - 1; more > 0 {
-		text += fmt.Sprintf("; nor from %d more", more)
+	who := "a peer"
+	if unreached[0].Kind != reach.Node {
+		who = unreached[0].String()
 	}
-	a.Log.Warn("a peer does not answer", "node", a.Node, "reason", text)
-	a.event("Warning", "PeersUnreached", text+"; twillctl doctor says why")
+	reason, text := inVain(unreached)
+	a.Log.Warn(who+" does not answer", "node", a.Node, "reason", text)
+	a.event("Warning", reason, text+"; twillctl doctor says why")
 }
 
-// nodesOf returns the names of unreached nodes, each once.
-func nodesOf(all []reach.Unreached) (nodes []string) {
-	for _, u := range all {
-		if !slices.Contains(nodes, u.Node) {
-			nodes = append(nodes, u.Node)
+// inVain says who does not answer, and names a reason for it.
+func inVain(unreached []reach.Unreached) (reason, text string) {
+	first := unreached[0]
+	text = fmt.Sprintf("no packet comes back from %s (%s): %s", clip(first.String()), first.Addr, first.Error)
+	var names []string
+	reason = "TargetsUnreached"
+	for _, u := range unreached {
+		names = append(names, u.String())
+		if u.Kind == reach.Node {
+			reason = "PeersUnreached"
 		}
 	}
-	return nodes
+	if more := len(slices.Compact(names)) - 1; more > 0 {
+		text += fmt.Sprintf("; nor from %d more", more)
+	}
+	return reason, text
 }

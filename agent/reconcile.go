@@ -52,6 +52,7 @@ type loopState struct {
 	published  []netip.Addr // what peers were told of this node in an earlier run
 	node       backend.Node // the facts of the last reconcile
 	addrs      []netip.Addr // of this machine, at the last reconcile
+	gateways   []netip.Addr // of the underlay, likewise
 	desired    desiredCache
 	switched   switched
 	applied    netstate.State // what the kernel was brought to, nil if anything that matters is missing
@@ -202,6 +203,7 @@ func (a *Agent) gatherFacts(ctx context.Context) (backend.Node, error) {
 		p.Choice.NodeIPs = snap.NodeIPs
 	}
 	node, err := p.Facts(interfaces, a.loop.node, a.Machine.RouteTo)
+	a.loop.gateways = gatewaysOf(interfaces, node)
 	a.exclude(node)
 	a.checksums.facts(&node)
 	node.FastPathOff = cmp.Or(node.FastPathOff, why)
@@ -400,7 +402,7 @@ func (a *Agent) finish(fit backend.Input, snap subnet.Snapshot, synced bool, r r
 		replace(a.facts, a.loop.node)
 	}
 	if a.reach != nil {
-		a.paths.Store(pathsOf(fit, a.loop.desired.skips, r.want))
+		a.paths.Store(pathsOf(fit, a.loop.desired.skips, a.loop.gateways, r.want))
 	}
 	a.reportPodMTU(fit)
 	a.reportContention()

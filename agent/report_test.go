@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
 
+	"github.com/twill-net/twill/agent/reach"
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
 )
@@ -155,6 +157,26 @@ type networkReporter struct {
 
 func (r *networkReporter) Network(up bool, reason, message string) {
 	r.said = append(r.said, fmt.Sprintf("%t %s %s", up, reason, message))
+}
+
+// TestReportReach: the event says who does not answer first, and how many more.
+func TestReportReach(t *testing.T) {
+	store := &reporter{}
+	a := New(Config{Store: store, Log: slog.New(slog.DiscardHandler)})
+	gateway := reach.Unreached{Kind: reach.Gateway, Addr: netip.MustParseAddr("192.0.2.1"), Error: "no answer"}
+	peer := func(name string) reach.Unreached {
+		return reach.Unreached{Node: name, Addr: netip.MustParseAddr("10.244.2.1"), Error: "no answer"}
+	}
+	for _, all := range [][]reach.Unreached{{gateway}, {gateway, peer("node2"), peer("node2"), peer("node3")}, {peer("node2")}, nil} {
+		a.reportReach(all)
+	}
+	const lost, doctor = "no packet comes back from the default gateway (192.0.2.1): no answer", "; twillctl doctor says why"
+	const node2 = "no packet comes back from node node2 (10.244.2.1): no answer"
+	wantEvents := []string{"TargetsUnreached: " + lost + doctor, "PeersUnreached: " + lost + "; nor from 2 more" + doctor,
+		"PeersUnreached: " + node2 + doctor, "PeersReached: packets come back again from all that did not answer"}
+	if !slices.Equal(store.events, wantEvents) {
+		t.Errorf("events\n%q, want\n%q", store.events, wantEvents)
+	}
 }
 
 // TestReportNetwork: a node that never worked says nothing, a ready one that it is up, and one that

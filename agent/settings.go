@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"time"
 
@@ -33,6 +34,7 @@ type Settings struct {
 	Policies     PolicySettings
 	ReachPeers   int           // that are asked for an answer in each round; 0: none is
 	ReachRound   time.Duration // one round
+	ReachDNS     []netip.Addr  // the cluster's DNS, to be asked too
 	BPFFS        string        // the BPF file system of the fast path's programs, as the agent sees it
 	FastPath     string        // whether there is to be one: on, off, or else as the network config says
 }

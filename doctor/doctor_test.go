@@ -109,6 +109,25 @@ func TestMovedByAgent(t *testing.T) {
 	}
 }
 
+// TestUnreached: status says from whom no answer comes, of peers and of what else the node needs.
+func TestUnreached(t *testing.T) {
+	f := healthy()
+	f.Lease.Snapshot.Peers = []subnet.Lease{{Node: "n2", Backend: "vxlan"}}
+	at := time.Date(2026, 11, 2, 3, 4, 5, 0, time.UTC)
+	f.Agent.Unreached = []Unreached{{Kind: "default gateway", Addr: addr("192.0.2.254"), Since: at, Error: "no answer"},
+		{Node: "n2", Addr: addr("10.244.2.1"), Since: at, Error: "no answer"}}
+	var text bytes.Buffer
+	if err := (StatusReport{Nodes: []Status{NewStatus(f)}}).WriteText(&text); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"✗ n1 → default gateway: no packet of 192.0.2.254 comes back since 2026-11-02T03:04:05Z: no answer\n",
+		"✗ n1 → n2: no packet of 10.244.2.1 comes back since 2026-11-02T03:04:05Z: no answer\n"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("got\n%s, want\n%s", text.String(), want)
+		}
+	}
+}
+
 // TestMerge: a thousand routes of one cause are one finding, that says how many and shows a few.
 func TestMerge(t *testing.T) {
 	f := healthy()

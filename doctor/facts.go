@@ -123,12 +123,14 @@ type Agent struct {
 	FastPath     *FastPathStatus    // nil: nobody wants one, or it did not say
 	Metrics      map[string]float64 // its counters, summed over labels; nil if they are not served
 	Contended    []string           // files that another program keeps changing
-	Unreached    []Unreached        // peers of which no packet comes back to the agent
+	Unreached    []Unreached        // peers and others of which no packet comes back to the agent
 	Certificates []Certificate      // by which it and its store know each other
 }
 
-// Unreached is a peer that answers the agent's requests in no protocol, from the agent's /status.
+// Unreached is a peer that answers the agent's requests in no protocol, or what else the node needs and gets no answer from,
+// from the agent's /status.
 type Unreached struct {
+	Kind  string     `json:"kind,omitempty"` // empty: a node
 	Node  string     `json:"node"`
 	Addr  netip.Addr `json:"addr"`
 	Since time.Time  `json:"since"`

@@ -41,9 +41,11 @@ type Status struct {
 	Errors      int        `json:"errors"`              // of applying, -1 as for Changes
 	OutOf       int        `json:"outOfSync"`           // objects that are not as they should be
 	// Drops are packets that Twill's own devices have dropped since they were made, by device.
-	Drops    map[string]uint64 `json:"drops,omitempty"`
-	Peers    []PeerStatus      `json:"peers"`
-	Findings []string          `json:"findings"` // IDs, the likeliest cause first
+	Drops map[string]uint64 `json:"drops,omitempty"`
+	Peers []PeerStatus      `json:"peers"`
+	// Unreached says what else the node needs and gets no answer from: default gateway, API server, cluster's DNS.
+	Unreached []string `json:"unreached,omitempty"`
+	Findings  []string `json:"findings"` // IDs, the likeliest cause first
 }
 
 // PeerStatus is one peer as this node has it.
@@ -81,6 +83,11 @@ func NewStatus(f Facts) Status {
 	}
 	for _, stack := range local.Stacks {
 		s.Subnets, s.Underlay = append(s.Subnets, stack.Subnet.String()), append(s.Underlay, stack.Underlay.String())
+	}
+	for _, u := range f.Agent.Unreached {
+		if u.Kind != "" {
+			s.Unreached = append(s.Unreached, u.Kind+": "+u.text())
+		}
 	}
 	for _, finding := range Check(f) {
 		s.Findings = append(s.Findings, finding.ID)
@@ -134,11 +141,14 @@ func peerStates(f Facts) []PeerStatus {
 
 // unreached says why no packet of a peer comes back, empty if they do.
 func (a Agent) unreached(node string) string {
-	i := slices.IndexFunc(a.Unreached, func(u Unreached) bool { return u.Node == node })
+	i := slices.IndexFunc(a.Unreached, func(u Unreached) bool { return u.Kind == "" && u.Node == node })
 	if i < 0 {
 		return ""
 	}
-	u := a.Unreached[i]
+	return a.Unreached[i].text()
+}
+
+func (u Unreached) text() string {
 	return fmt.Sprintf("no packet of %s comes back since %s: %s", u.Addr, u.Since.UTC().Format(time.RFC3339), u.Error)
 }
 
@@ -184,6 +194,9 @@ func (r StatusReport) WriteText(w io.Writer) error {
 		}
 		if p := n.Policies; p != nil && p.Error != "" {
 			out = append(out, fmt.Sprintf("%s: network policies are %s: %s", n.Node, p, p.Error))
+		}
+		for _, u := range n.Unreached {
+			out = append(out, fmt.Sprintf("%s → %s", n.Node, u))
 		}
 		for _, p := range n.Peers {
 			if p.Unreached != "" {

@@ -117,6 +117,7 @@ func assemble(ctx context.Context, o *options, log *slog.Logger, settings agent.
 			Store: store.Store, Kernel: agent.Join(k, chains), Machine: k, Settings: settings,
 			Log: log, Live: pods.Live(settings.Reservations, o.bridge), Metrics: agentMetrics(registry, o.program.version),
 			Masquerade: masq, ProbeChecksum: checksum.Probe, FastPath: fast, Refused: b.refused,
+			Resolved: kernel.Resolved, APIServer: store.server(),
 		},
 		metrics: registry,
 		close:   func() { f.Close(); k.Close(); extras.close() },

@@ -56,6 +56,7 @@ type options struct {
 
 	reachPeers int           // Twill
 	reachRound time.Duration // Twill
+	reachDNS   addresses     // Twill
 
 	dryRun, cleanup, version bool // dryRun, cleanup: Twill
 	verbosity                int
@@ -208,6 +209,8 @@ func (o *options) registerNetwork(fs *flag.FlagSet) {
 	fs.IntVar(&o.reachPeers, "reach-peers", 5,
 		"other nodes to ask for an answer in each round, small packets and full ones, to say whether packets pass; 0: none")
 	fs.DurationVar(&o.reachRound, "reach-round", time.Minute, "how long a round of --reach-peers takes, 1s or more")
+	fs.Var(&o.reachDNS, "reach-dns",
+		"an address of the cluster's DNS, to be asked in each round too; repeatable, or separated by commas")
 	fs.StringVar(&o.keepNodeSource, "keep-node-source", "routed",
 		"from a node's own address to pods, keep that address: routed (unless encapsulated), always, "+
 			"never (flannel)")
@@ -329,7 +332,7 @@ func (o *options) settings() (agent.Settings, error) {
 		BPFFS:    o.fastPath.dir,
 		FastPath: o.fastPath.mode,
 
-		ReachPeers: o.reachPeers, ReachRound: o.reachRound,
+		ReachPeers: o.reachPeers, ReachRound: o.reachRound, ReachDNS: o.reachDNS,
 	}
 	return s, cmp.Or(err, err2, o.checkBridge(), o.checkExternalIP(), o.checkPolicy(), o.fastPath.check(), o.checkReach())
 }
@@ -341,6 +344,8 @@ func (o *options) checkReach() error {
 		return fmt.Errorf("--reach-peers %d: want 0 to %d", o.reachPeers, maxReachPeers)
 	case o.reachRound < time.Second:
 		return fmt.Errorf("--reach-round %s: want 1s or more", o.reachRound)
+	case o.reachPeers == 0 && len(o.reachDNS) > 0:
+		return errors.New("--reach-dns has no effect with --reach-peers 0: give both or neither")
 	}
 	return nil
 }

@@ -104,6 +104,9 @@ func TestBadFlagsAreOneSentence(t *testing.T) {
 		{"--network-policy --kube-subnet-mgr --network-policy-budget 0", "--network-policy-budget is 0 and --network-policy-node-budget is 500000, " +
 			"want numbers from 1 on, of which the second is not the smaller one"},
 		{"--fast-path yes", `--fast-path "yes": want auto, on or off`},
+		{"--reach-dns 10.96.0.10,coredns", `invalid value "10.96.0.10,coredns" for flag -reach-dns: ` +
+			`"coredns" is not an address: want one such as 10.96.0.10 (twilld --help lists the flags)`},
+		{"--reach-dns 10.96.0.10 --reach-peers 0", "--reach-dns has no effect with --reach-peers 0: give both or neither"},
 		{"--log-format xml", `--log-format "xml": want text or json`},
 		{"--healthz-port http", `invalid value "http" for flag -healthz-port: want a whole number (twilld --help lists the flags)`},
 	} {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -27,6 +28,14 @@ type store struct {
 	subnet.Store
 	node string
 	kube *kube.Store // nil for the other kinds
+}
+
+// server returns what tells where the API server was reached last, nil without one.
+func (s store) server() func() netip.AddrPort {
+	if s.kube == nil {
+		return nil
+	}
+	return s.kube.Client().Server
 }
 
 // farewell is how long the end waits until the cluster knows of it.

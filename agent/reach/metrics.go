@@ -12,6 +12,7 @@ type Metrics struct {
 	seconds   *prometheus.HistogramVec
 	packets   *prometheus.CounterVec
 	missing   *prometheus.GaugeVec
+	needs     *prometheus.GaugeVec
 	tooLarge  prometheus.Gauge
 	unreaches prometheus.Gauge
 }
@@ -30,10 +31,12 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Help: "1 for each peer of which no packet comes back, in any protocol."}, []string{"peer"}),
 		unreaches: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twill_reach_peers_unreached",
 			Help: "Peers of which no packet comes back, in any protocol."}),
+		needs: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "twill_reach_target_unreached",
+			Help: "1 for what the node needs beside its peers, once no answer comes back: default gateway, API server, cluster's DNS."}, []string{"target"}),
 		tooLarge: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twill_reach_peers_too_large",
 			Help: "Peers to which small packets pass, and those of the pods' full size do not."}),
 	}
-	r.MustRegister(m.asked, m.seconds, m.packets, m.missing, m.unreaches, m.tooLarge)
+	r.MustRegister(m.asked, m.seconds, m.packets, m.missing, m.needs, m.unreaches, m.tooLarge)
 	for _, family := range []string{netstate.IPv4.String(), netstate.IPv6.String()} {
 		m.seconds.WithLabelValues(family) // so that a rate is known from the first on
 		for _, result := range []string{"answered", "lost"} {
@@ -46,8 +49,8 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 
 // count notes an answer.
 func (m *Metrics) count(k key, a Answer) {
-	family := netstate.FamilyOf(k.addr).String()
-	if a.Own != nil {
+	family := netstate.FamilyOf(k.addr.Addr()).String()
+	if a.Own != nil || k.kind != Node {
 		return
 	}
 	if a.Err != nil {
@@ -65,8 +68,13 @@ func (m *Metrics) count(k key, a Answer) {
 // say sets the gauges.
 func (m *Metrics) say(r Report) {
 	m.missing.Reset()
+	m.needs.Reset()
 	nodes := map[string]bool{}
 	for _, u := range r.Unreached {
+		if u.Kind != Node {
+			m.needs.WithLabelValues(string(u.Kind)).Set(1)
+			continue
+		}
 		nodes[u.Node] = true
 		m.missing.WithLabelValues(u.Node).Set(1)
 	}

@@ -22,10 +22,22 @@ import (
 	"github.com/twill-net/twill/internal/loop"
 )
 
-// Peer is another node.
+// Kind is what is asked: other nodes, or what a node needs beside them.
+type Kind string
+
+// The kinds, as people read them.
+const (
+	Node    Kind = ""
+	Gateway Kind = "default gateway" // of the underlay
+	API     Kind = "API server"
+	DNS     Kind = "cluster's DNS"
+)
+
+// Peer is another node, or what else is asked.
 type Peer struct {
-	Node  string
-	Addrs []netip.Addr // one of the node's own among its pods', of each family
+	Kind  Kind
+	Node  string           // its name; empty: it is no node
+	Addrs []netip.AddrPort // of a node one of its own among its pods', of each family; without a port where none is asked
 	// Sure says that the node has an address among its pods' also while it has none of them: the end of a tunnel. Of another
 	// that never answered nothing is known.
 	Sure bool
@@ -34,10 +46,11 @@ type Peer struct {
 // Config says whom a Prober asks, how often, and who is told.
 type Config struct {
 	Node  string        // this one
-	Peers func() []Peer // the newest, in any order
+	Peers func() []Peer // the newest nodes, in any order
+	Needs func() []Peer // what is asked in each round beside them, the newest
 	Count int           // peers that are asked in each round
 	Round time.Duration // one round
-	Ask   func(context.Context, netip.Addr) Answer
+	Ask   func(context.Context, Kind, netip.AddrPort) Answer
 	// Changed is told, in the Prober's goroutine, of peers that do not answer any more, at most once a round, and with none
 	// when all answer again.
 	Changed func(unreached []Unreached)
@@ -57,10 +70,19 @@ type Answer struct {
 
 // Unreached is a peer of which no packet comes back.
 type Unreached struct {
-	Node  string     `json:"node"`
+	Kind  Kind       `json:"kind,omitempty"` // empty: a node
+	Node  string     `json:"node,omitempty"`
 	Addr  netip.Addr `json:"addr"`
 	Since time.Time  `json:"since"` // when it was first asked in vain
 	Error string     `json:"error"`
+}
+
+// String names the peer.
+func (u Unreached) String() string {
+	if u.Kind == Node {
+		return "node " + u.Node
+	}
+	return "the " + string(u.Kind)
 }
 
 // Report is what a Prober knows, for people.
@@ -80,14 +102,21 @@ type Prober struct {
 	tooLarge map[key]bool
 
 	// Of Run alone:
-	told    map[string]bool // the unreached peers that Changed was told of
+	told    map[who]bool // the unreached peers that Changed was told of
 	toldAt  time.Time
 	answers bool // a peer that was told of answers again
 }
 
-type key struct {
+// who is a peer.
+type who struct {
+	kind Kind
 	node string
-	addr netip.Addr
+}
+
+// key is one of a peer's addresses.
+type key struct {
+	who
+	addr netip.AddrPort
 }
 
 // trouble is an address that does not answer.
@@ -108,7 +137,7 @@ const (
 
 // New makes a Prober that asks nobody before Run.
 func New(c Config) *Prober {
-	return &Prober{Config: c, failing: map[key]*trouble{}, answered: map[key]bool{}, tooLarge: map[key]bool{}, told: map[string]bool{}}
+	return &Prober{Config: c, failing: map[key]*trouble{}, answered: map[key]bool{}, tooLarge: map[key]bool{}, told: map[who]bool{}}
 }
 
 // Run asks until ctx is done. The first round begins after one has passed: until then the node and its peers find each
@@ -122,20 +151,25 @@ func (p *Prober) Run(ctx context.Context) error {
 			return nil
 		case at := <-every.C:
 			if n >= p.Count {
-				p.step(ctx, at, n%p.Count)
+				p.step(ctx, at, n)
 			}
 		}
 	}
 }
 
-// step asks the nth peer of the round, and those that did not answer before.
+// step asks the next peer of the round, those that did not answer before, and at the round's begin what the node needs.
 func (p *Prober) step(ctx context.Context, at time.Time, n int) {
-	peers := p.Peers()
-	due := p.again(at, peers)
+	peers, needs := p.Peers(), p.Needs()
+	due := p.again(at, slices.Concat(peers, needs))
+	if n%p.Count != 0 {
+		needs = nil
+	}
 	if drawn := Draw(at.UnixNano()/int64(p.Round), p.Node, peers, p.Count); len(drawn) > 0 {
-		next := drawn[n%len(drawn)] // of few peers each comes up several times
+		needs = append(needs, drawn[n%p.Count%len(drawn)]) // of few peers each comes up several times
+	}
+	for _, next := range needs {
 		for _, a := range next.Addrs {
-			due[key{next.Node, a}] = next.Sure
+			due[key{next.who(), a}] = next.Sure
 		}
 	}
 	var wait sync.WaitGroup
@@ -147,6 +181,8 @@ func (p *Prober) step(ctx context.Context, at time.Time, n int) {
 		p.tell(at)
 	}
 }
+
+func (p Peer) who() who { return who{p.Kind, p.Node} }
 
 // Draw returns the peers that a node asks in a round: those that follow it on a ring on which all nodes are placed anew for
 // the round. Where all agents see the same nodes, each node is asked by count others.
@@ -179,7 +215,7 @@ func (p *Prober) again(at time.Time, peers []Peer) map[key]bool {
 	sure := map[key]bool{}
 	for _, peer := range peers {
 		for _, a := range peer.Addrs {
-			sure[key{peer.Node, a}] = peer.Sure
+			sure[key{peer.who(), a}] = peer.Sure
 		}
 	}
 	gone := func(k key) bool { _, is := sure[k]; return !is }
@@ -203,7 +239,7 @@ func (p *Prober) again(at time.Time, peers []Peer) map[key]bool {
 // ask asks one address, and notes what came of it.
 func (p *Prober) ask(ctx context.Context, k key, sure bool) {
 	began := time.Now()
-	a := p.Ask(ctx, k.addr)
+	a := p.Ask(ctx, k.kind, k.addr)
 	if ctx.Err() != nil {
 		return
 	}
@@ -238,17 +274,18 @@ func (p *Prober) ask(ctx context.Context, k key, sure bool) {
 func (p *Prober) tell(at time.Time) {
 	r := p.Report()
 	p.Metrics.say(r)
-	now := map[string]bool{}
+	now := map[who]bool{}
 	var news []Unreached
 	for _, u := range r.Unreached {
-		if now[u.Node] = true; !p.told[u.Node] {
+		w := who{u.Kind, u.Node}
+		if now[w] = true; !p.told[w] {
 			news = append(news, u)
 		}
 	}
-	for node := range p.told {
-		if !now[node] {
-			delete(p.told, node)
-			p.answers = p.answers || p.hasAnswered(node)
+	for w := range p.told {
+		if !now[w] {
+			delete(p.told, w)
+			p.answers = p.answers || p.hasAnswered(w)
 		}
 	}
 	switch {
@@ -261,12 +298,12 @@ func (p *Prober) tell(at time.Time) {
 	}
 }
 
-// hasAnswered reports whether a node that is still a peer has answered once.
-func (p *Prober) hasAnswered(node string) bool {
+// hasAnswered reports whether one that is still a peer has answered once.
+func (p *Prober) hasAnswered(w who) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for k := range p.answered {
-		if k.node == node {
+		if k.who == w {
 			return true
 		}
 	}
@@ -280,11 +317,11 @@ func (p *Prober) Report() Report {
 	r := Report{Asked: p.asked}
 	for k, t := range p.failing {
 		if t.times >= enough {
-			r.Unreached = append(r.Unreached, Unreached{k.node, k.addr, t.since, t.err.Error()})
+			r.Unreached = append(r.Unreached, Unreached{k.kind, k.node, k.addr.Addr(), t.since, t.err.Error()})
 		}
 	}
 	slices.SortFunc(r.Unreached, func(a, b Unreached) int {
-		return cmp.Or(cmp.Compare(a.Node, b.Node), a.Addr.Compare(b.Addr))
+		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Kind, b.Kind), a.Addr.Compare(b.Addr))
 	})
 	for k := range p.tooLarge {
 		r.TooLarge = append(r.TooLarge, k.node)

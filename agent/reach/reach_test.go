@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"os/exec"
 	"slices"
@@ -60,7 +61,9 @@ func TestDraw(t *testing.T) {
 // TestProber: who does not answer twice is unreached, is asked until it answers, and forgotten when it is no peer any more.
 func TestProber(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		peers := []Peer{{"node2", []netip.Addr{netip.MustParseAddr("10.244.2.1")}, true}, {"node3", []netip.Addr{netip.MustParseAddr("10.244.3.1")}, false}}
+		at := func(s string) []netip.AddrPort { return []netip.AddrPort{netip.MustParseAddrPort(s)} }
+		peers := []Peer{{Node: "node2", Addrs: at("10.244.2.1:0"), Sure: true}, {Node: "node3", Addrs: at("10.244.3.1:0")}}
+		needs := []Peer{{Kind: API, Addrs: at("192.0.2.1:6443")}}
 		var mu sync.Mutex
 		silent, answer := map[string]bool{}, Answer{RoundTrip: time.Millisecond, Sent: small, Full: true}
 		var told []string
@@ -70,11 +73,15 @@ func TestProber(t *testing.T) {
 			do()
 		}
 		registry := prometheus.NewRegistry()
-		p := New(Config{Node: "node1", Peers: func() (now []Peer) { set(func() { now = peers }); return now }, Count: 2, Round: time.Minute, Metrics: NewMetrics(registry),
-			Ask: func(_ context.Context, to netip.Addr) Answer {
+		p := New(Config{Node: "node1", Peers: func() (now []Peer) { set(func() { now = peers }); return now },
+			Needs: func() []Peer { return needs }, Count: 2, Round: time.Minute, Metrics: NewMetrics(registry),
+			Ask: func(_ context.Context, what Kind, to netip.AddrPort) Answer {
 				var a Answer
 				set(func() {
-					if a = answer; silent[to.String()] {
+					if a = answer; what != Node {
+						a = Answer{}
+					}
+					if silent[to.Addr().String()] {
 						a = Answer{Err: errNoAnswer}
 					}
 				})
@@ -135,6 +142,13 @@ func TestProber(t *testing.T) {
 		if series := peerSeries(t, registry); series != "" {
 			t.Errorf("got series of %q", series)
 		}
+		silence("192.0.2.1", true) // what the node needs
+		after(2*time.Minute, 1, "1 1 0 1 1")
+		if series := peerSeries(t, registry); series != "API server" {
+			t.Errorf("got series of %q", series)
+		}
+		silence("192.0.2.1", false)
+		after(2*time.Minute, 0, "1 1 0 1 1 0")
 	})
 }
 
@@ -149,7 +163,7 @@ func peerSeries(t *testing.T, g prometheus.Gatherer) string {
 	for _, f := range all {
 		for _, m := range f.GetMetric() {
 			for _, l := range m.GetLabel() {
-				if l.GetName() == "peer" {
+				if l.GetName() == "peer" || l.GetName() == "target" {
 					peers = append(peers, l.GetValue())
 				}
 			}
@@ -167,6 +181,7 @@ func TestAsk(t *testing.T) {
 	t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", "reachtest").Run() })
 	own := map[bool]netip.Addr{true: netip.MustParseAddr("10.9.0.2"), false: netip.MustParseAddr("fd09::2")}
 	asker := Asker{From: func(to netip.Addr) netip.Addr { return own[to.Is4()] }, MTU: func(netip.Addr) int { return 1500 }, Wait: 200 * time.Millisecond}
+	at := func(to string) netip.AddrPort { return netip.AddrPortFrom(netip.MustParseAddr(to), 0) }
 	ask := func(to, name string, answers, echoes, tooLarge bool, lines ...string) {
 		t.Helper()
 		for _, line := range lines {
@@ -175,7 +190,7 @@ func TestAsk(t *testing.T) {
 				t.Fatalf("%s: %v: %s", line, err, out)
 			}
 		}
-		a := asker.Ask(t.Context(), netip.MustParseAddr(to))
+		a := asker.Ask(t.Context(), Node, at(to))
 		if (a.Err == nil) != answers || a.RoundTrip > 0 != echoes || a.TooLarge != tooLarge {
 			t.Errorf("%s: got %+v", name, a)
 		}
@@ -183,7 +198,7 @@ func TestAsk(t *testing.T) {
 			t.Errorf("%s: got %v", name, a.Err)
 		}
 	}
-	testwait.Nil(t, "IPv6 is up", func() error { return asker.Ask(t.Context(), netip.MustParseAddr("fd09::1")).Err })
+	testwait.Nil(t, "IPv6 is up", func() error { return asker.Ask(t.Context(), Node, at("fd09::1")).Err })
 	const drops = "iptables -w -A INPUT -j DROP"
 	ask("10.9.0.1", "healthy", true, true, false)
 	ask("fd09::1", "healthy, IPv6", true, true, false)
@@ -194,18 +209,49 @@ func TestAsk(t *testing.T) {
 	ask("fd09::1", "IPv6 passes", true, true, false)
 	ask("10.9.0.1", "again", true, true, false, "iptables -w -F INPUT")
 	own[true] = netip.MustParseAddr("10.9.0.99")
-	if a := asker.Ask(t.Context(), netip.MustParseAddr("10.9.0.1")); a.Own == nil || a.Err != nil {
+	if a := asker.Ask(t.Context(), Node, at("10.9.0.1")); a.Own == nil || a.Err != nil {
 		t.Errorf("an address that is not here: got %+v", a)
 	}
 	own[true] = netip.MustParseAddr("10.9.0.2")
+	need := func(what Kind, to string, answers bool, rule string) {
+		t.Helper()
+		if out, err := exec.Command("ip", append([]string{"netns", "exec", "reachtest", "iptables", "-w"}, strings.Fields(rule)...)...).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", rule, err, out)
+		}
+		if a := asker.Ask(t.Context(), what, netip.MustParseAddrPort(to)); (a.Err == nil) != answers {
+			t.Errorf("%s after %s: got %+v", what, rule, a)
+		}
+	}
+	resolved := false
+	asker.Resolved = func(netip.Addr) bool { return resolved }
+	need(Gateway, "10.9.0.1:0", true, "-F INPUT")
+	need(API, "10.9.0.1:6443", true, "-F INPUT") // it is refused
+	need(DNS, "10.9.0.1:53", false, "-F INPUT")  // by the host, and not by a server
+	need(Gateway, "10.9.0.1:0", false, "-A INPUT -j DROP")
+	need(API, "10.9.0.1:6443", false, "-S INPUT")
+	need(DNS, "10.9.0.1:53", false, "-S INPUT")
+	resolved = true
+	need(Gateway, "10.9.0.1:0", true, "-S INPUT")
+	server, err := net.ListenPacket("udp", "10.9.0.2:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	go func() { // any answer counts, as the question itself
+		var b [512]byte
+		if n, from, err := server.ReadFrom(b[:]); err == nil {
+			_, _ = server.WriteTo(b[:n], from)
+		}
+	}()
+	need(DNS, server.LocalAddr().String(), true, "-S INPUT")
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	sockets, from := 0, asker.From
 	asker.From = func(to netip.Addr) netip.Addr { sockets++; return from(to) }
-	if asker.Ask(ended, netip.MustParseAddr("10.9.0.77")); sockets != 1 {
+	if asker.Ask(ended, Node, at("10.9.0.77")); sockets != 1 {
 		t.Errorf("after its end it went on with %d more sockets", sockets-1)
 	}
-	if a := asker.Ask(t.Context(), netip.MustParseAddr("10.9.0.77")); a.Err == nil {
+	if a := asker.Ask(t.Context(), Node, at("10.9.0.77")); a.Err == nil {
 		t.Errorf("nobody is there: got %+v", a)
 	}
 }

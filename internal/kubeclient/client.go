@@ -6,6 +6,7 @@ package kubeclient
 import (
 	"fmt"
 	"net/http"
+	"net/netip"
 	"os"
 	"sync"
 	"time"
@@ -74,6 +75,9 @@ func (c *Client) REST(group schema.GroupVersion, change func(*rest.Config)) (*re
 
 // Redial closes all connections; calls open new ones.
 func (c *Client) Redial() { c.dialer.Redial() }
+
+// Server returns where the last connection led, to the API server or a proxy; invalid before there was one.
+func (c *Client) Server() netip.AddrPort { return c.dialer.Last() }
 
 // pingIdleConnections makes client-go check a connection after ten silent seconds and close it after five more, instead
 // of 30 and 15. The environment is the only way to set this; an operator's values go first.

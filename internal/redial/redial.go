@@ -5,6 +5,7 @@ package redial
 import (
 	"context"
 	"net"
+	"net/netip"
 	"sync"
 	"time"
 )
@@ -13,6 +14,7 @@ import (
 type Dialer struct {
 	mu    sync.Mutex
 	conns map[*conn]bool
+	last  netip.AddrPort
 }
 
 // keepAlive is how often an idle connection is probed.
@@ -31,7 +33,17 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 		d.conns = map[*conn]bool{}
 	}
 	d.conns[tracked] = true
+	if to, ok := c.RemoteAddr().(*net.TCPAddr); ok {
+		d.last = netip.AddrPortFrom(to.AddrPort().Addr().Unmap(), to.AddrPort().Port())
+	}
 	return tracked, nil
+}
+
+// Last returns where the last connection led, invalid before there was one.
+func (d *Dialer) Last() netip.AddrPort {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.last
 }
 
 // Redial closes every open connection; their users open new ones.

@@ -12,6 +12,9 @@ func TestRedialClosesWhatIsOpen(t *testing.T) {
 	}
 	defer l.Close()
 	var d Dialer
+	if d.Last().IsValid() {
+		t.Errorf("before the first connection: got %s", d.Last())
+	}
 	closed, err := d.DialContext(t.Context(), "tcp", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -23,6 +26,9 @@ func TestRedialClosesWhatIsOpen(t *testing.T) {
 	}
 	if len(d.conns) != 1 {
 		t.Errorf("%d connections remembered, want the open one", len(d.conns))
+	}
+	if got := d.Last().String(); got != l.Addr().String() {
+		t.Errorf("the last connection led to %s, want %s", got, l.Addr())
 	}
 	d.Redial()
 	if _, err := open.Write([]byte("x")); err == nil {

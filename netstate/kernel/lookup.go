@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -157,4 +158,26 @@ func (k *Kernel) Neighbours() (all []Neighbour, err error) {
 		}
 	}
 	return all, nil
+}
+
+// answered are the states of an entry whose MAC was told by the neighbour itself, lately enough.
+const answered = unix.NUD_REACHABLE | unix.NUD_STALE | unix.NUD_DELAY | unix.NUD_PROBE
+
+// Resolved reports whether a neighbour has answered for its MAC, and not failed to since. A link-local address has its device
+// for a zone.
+func Resolved(a netip.Addr) bool {
+	dev := 0
+	if a.Zone() != "" {
+		l, err := netlink.LinkByName(a.Zone())
+		if err != nil {
+			return false
+		}
+		dev = l.Attrs().Index
+	}
+	list, err := rtnl.Retry("neighbours", func() ([]netlink.Neigh, error) {
+		return netlink.NeighList(dev, int(domains[netstate.FamilyOf(a)]))
+	})
+	return err == nil && slices.ContainsFunc(list, func(n netlink.Neigh) bool {
+		return rtnl.Addr(n.IP) == a.WithZone("") && n.State&answered != 0
+	})
 }

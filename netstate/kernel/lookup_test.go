@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/internal/testns"
+	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/netstate"
 )
 
@@ -100,4 +101,29 @@ func TestTakes(t *testing.T) {
 			t.Errorf("%s takes the packets of %q, want %q", p.Name, p.Takes, want)
 		}
 	}
+}
+
+// TestResolved: a neighbour that answered for its MAC is known, also by a link-local address. One that is written down has
+// not answered, and one that does not answer is not known for long.
+func TestResolved(t *testing.T) {
+	const ns = "resolvetest"
+	testns.Enter(t, "ip netns add "+ns, "ip link add r0 type veth peer name r1 netns "+ns, "ip addr add 192.0.2.1/24 dev r0", "ip link set r0 up",
+		"ip -n "+ns+" addr add 192.0.2.2/24 dev r1", "ip -n "+ns+" addr add fe80::2/64 dev r1 nodad", "ip -n "+ns+" link set r1 up",
+		"ip neigh add 192.0.2.9 lladdr 0e:00:00:00:00:09 dev r0 nud permanent")
+	t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", ns).Run() })
+	ping := func(a string) { _ = exec.Command("ping", "-c", "1", "-W", "1", a).Run() }
+	is := func(a string, want bool) {
+		t.Helper()
+		if got := Resolved(netip.MustParseAddr(a)); got != want {
+			t.Errorf("%s: %t, want %t", a, got, want)
+		}
+	}
+	is("192.0.2.2", false)
+	ping("192.0.2.2")
+	is("192.0.2.2", true)
+	testwait.Until(t, "fe80::2 to answer", func() bool { ping("fe80::2%r0"); return Resolved(netip.MustParseAddr("fe80::2%r0")) })
+	is("fe80::2%lo", false)
+	is("192.0.2.9", false)
+	ping("192.0.2.77")
+	is("192.0.2.77", false)
 }

@@ -52,7 +52,7 @@ func (s server) becomes(query string, want map[string]string) {
 // noOccasion are metrics without data in this lab, whose store is a file and whose agents enforce policies, and a panel that shows
 // one.
 var noOccasion = map[string]bool{"twill_certificate_end_timestamp_seconds": true, "Until leases and certificates end": true,
-	"twill_policy_audited_packets_total": true, "twill_reach_peer_unreached": true}
+	"twill_policy_audited_packets_total": true, "twill_reach_peer_unreached": true, "twill_reach_target_unreached": true}
 
 // metric is a name in a query.
 var metric = regexp.MustCompile("twill_[a-z_]+")

@@ -11,10 +11,15 @@ export function wrongWith(p: Peer | undefined): string {
   if (!p) return "does not know it";
   return p.unreached ?? (p.inSync ? "" : p.reason ?? "out of sync");
 }
+
+/** Says from whom no answer comes to a node, first from what is no peer. */
+export function unanswered(n: Status): string | undefined {
+  return n.unreached?.[0] ?? n.peers?.find((p) => p.unreached)?.unreached;
+}
 export interface Status {
   node: string; backend: string; packets?: string; fastPath?: string; subnets: string[]; underlay: string[]; mtu: number;
   policies?: { enforced: boolean; error?: string; engines?: string[] }; agent: string; pid: number; version?: string; lastApply?: string; changes: number; errors: number; outOfSync: number;
-  drops?: Record<string, number>; peers: Peer[] | null; findings: string[] | null;
+  drops?: Record<string, number>; peers: Peer[] | null; unreached?: string[]; findings: string[] | null;
 }
 export interface Pod { id: string; node: string; addrs: string[] }
 export interface Places {
@@ -118,7 +123,7 @@ export class Model {
   health(name: string): Health {
     const n = this.nodes.get(name);
     if (!n || this.silent.has(name)) return "unreachable";
-    if (n.findings?.length || n.peers?.some((p) => p.unreached)) return "finding";
+    if (n.findings?.length || unanswered(n)) return "finding";
     if (n.outOfSync > 0 || n.peers?.some((p) => !p.inSync)) return "drift";
     return (this.repaired.get(name) ?? 0) > Date.now() ? "repaired" : "ok";
   }
@@ -134,7 +139,7 @@ export class Model {
     const n = this.nodes.get(name);
     switch (this.health(name)) {
       case "unreachable": return this.silent.get(name) || "not reached";
-      case "finding": return n!.findings?.map((id) => this.view.titles?.[id] ?? id).join("; ") || n!.peers!.find((p) => p.unreached)!.unreached!;
+      case "finding": return n!.findings?.map((id) => this.view.titles?.[id] ?? id).join("; ") || unanswered(n!)!;
       case "drift": return n!.peers?.find((p) => !p.inSync)?.reason ?? n!.outOfSync + " objects";
       default: return "";
     }

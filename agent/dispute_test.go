@@ -25,6 +25,7 @@ func (r *reporting) Event(_, reason, _ string) {
 }
 
 func (r *reporting) Network(bool, string, string) {}
+func (r *reporting) Reached(bool, string, string) {}
 
 func (r *reporting) text() string {
 	r.mu.Lock()

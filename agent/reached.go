@@ -60,7 +60,7 @@ var tunnels = []string{"vxlan", "udp", "ipip", "wireguard"}
 func (a *Agent) prober() *reach.Prober {
 	return reach.New(reach.Config{Node: a.Node, Peers: a.reachable, Needs: a.needs, Count: a.Settings.ReachPeers, Round: a.Settings.ReachRound,
 		Ask:     reach.Asker{From: a.ownAmongPods, MTU: a.fullSize, Wait: reachWait, Resolved: a.Resolved}.Ask,
-		Changed: a.reportReach, Metrics: a.Metrics.reach})
+		Changed: a.reportReach, State: a.keepReached, Metrics: a.Metrics.reach})
 }
 
 // reachable returns the peers to which the kernel has a way.
@@ -150,6 +150,19 @@ func (a *Agent) reportReach(unreached []reach.Unreached) {
 	reason, text := inVain(unreached)
 	a.Log.Warn(who+" does not answer", "node", a.Node, "reason", text)
 	a.event("Warning", reason, text+"; twillctl doctor says why")
+}
+
+// keepReached keeps a condition of the Node that says the same.
+func (a *Agent) keepReached(unreached []reach.Unreached) {
+	r, ok := a.Store.(subnet.Reporter)
+	switch {
+	case !ok:
+	case len(unreached) == 0:
+		r.Reached(true, "PeersReached", "packets come back from all that are asked")
+	default:
+		reason, text := inVain(unreached)
+		r.Reached(false, reason, text)
+	}
 }
 
 // inVain says who does not answer, and names a reason for it.

@@ -42,6 +42,7 @@ type reporter struct {
 
 func (r *reporter) Event(_, reason, message string)                    { r.events = append(r.events, reason+": "+message) }
 func (r *reporter) Network(_ bool, _, _ string)                        {}
+func (r *reporter) Reached(_ bool, _, _ string)                        {}
 func (r *reporter) Watch(context.Context, func(subnet.Snapshot)) error { return nil }
 
 // TestReportSkips: a node that says something else each time is told of, in few words that are not its own.
@@ -159,9 +160,13 @@ func (r *networkReporter) Network(up bool, reason, message string) {
 	r.said = append(r.said, fmt.Sprintf("%t %s %s", up, reason, message))
 }
 
-// TestReportReach: the event says who does not answer first, and how many more.
+func (r *networkReporter) Reached(all bool, reason, message string) {
+	r.said = append(r.said, fmt.Sprintf("%t %s %s", all, reason, message))
+}
+
+// TestReportReach: the condition and the event say who does not answer first, and how many more.
 func TestReportReach(t *testing.T) {
-	store := &reporter{}
+	store := &networkReporter{}
 	a := New(Config{Store: store, Log: slog.New(slog.DiscardHandler)})
 	gateway := reach.Unreached{Kind: reach.Gateway, Addr: netip.MustParseAddr("192.0.2.1"), Error: "no answer"}
 	peer := func(name string) reach.Unreached {
@@ -169,6 +174,7 @@ func TestReportReach(t *testing.T) {
 	}
 	for _, all := range [][]reach.Unreached{{gateway}, {gateway, peer("node2"), peer("node2"), peer("node3")}, {peer("node2")}, nil} {
 		a.reportReach(all)
+		a.keepReached(all)
 	}
 	const lost, doctor = "no packet comes back from the default gateway (192.0.2.1): no answer", "; twillctl doctor says why"
 	const node2 = "no packet comes back from node node2 (10.244.2.1): no answer"
@@ -176,6 +182,11 @@ func TestReportReach(t *testing.T) {
 		"PeersUnreached: " + node2 + doctor, "PeersReached: packets come back again from all that did not answer"}
 	if !slices.Equal(store.events, wantEvents) {
 		t.Errorf("events\n%q, want\n%q", store.events, wantEvents)
+	}
+	want := []string{"false TargetsUnreached " + lost, "false PeersUnreached " + lost + "; nor from 2 more", "false PeersUnreached " + node2,
+		"true PeersReached packets come back from all that are asked"}
+	if !slices.Equal(store.said, want) {
+		t.Errorf("said\n%q, want\n%q", store.said, want)
 	}
 }
 

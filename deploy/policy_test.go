@@ -8,7 +8,7 @@ import (
 	"github.com/twill-net/twill/internal/testwait"
 )
 
-// TestOwnClaims: what the admission policy and the rights let an agent's token do to Lease objects.
+// TestOwnClaims: what the admission policies and the rights let an agent's token do to Lease objects, and its Node's conditions.
 func TestOwnClaims(t *testing.T) {
 	a := startCluster(t)
 	a.must("", a.kubectl, "apply", "--filename=../Documentation/twill.yml")
@@ -32,6 +32,11 @@ func TestOwnClaims(t *testing.T) {
 	patch := func(name, body string) (string, error) {
 		return a.do("", a.kubectl, append(as("node1"), "--namespace=kube-twill", "patch", "lease", name, "--type=merge", "--patch="+body)...)
 	}
+	condition := func(kind string) (string, error) {
+		object := fmt.Sprintf(`{"apiVersion":"v1","kind":"Node","metadata":{"name":"node1"},"status":{"conditions":[{"type":%q,"status":"False"}]}}`, kind)
+		return a.do(object, a.kubectl, append(as("node1"), "apply", "--server-side", "--subresource=status", "--filename=-", "--validate=false")...)
+	}
+	a.must(`{"apiVersion":"v1","kind":"Node","metadata":{"name":"node1"}}`, a.kubectl, "create", "--filename=-")
 	a.must(claim("twill-10-244-2-0-24", "node2", owner("Node", "node2")), a.kubectl, "create", "--filename=-")
 	a.must(claim("twill-10-244-3-0-24", "node1", ""), a.kubectl, "create", "--filename=-")
 	testwait.Nil(t, "the policy is in force", func() error { // the API server reads policies now and then
@@ -90,6 +95,9 @@ func TestOwnClaims(t *testing.T) {
 		{"a deletion without self-lease", func() (string, error) {
 			return a.do("", a.kubectl, append(as("node1"), "--namespace=kube-twill", "delete", "lease", "twill-10-244-1-0-24")...)
 		}, "forbidden"},
+		{"whether its network is available", func() (string, error) { return condition("NetworkUnavailable") }, ""},
+		{"whether peers are reached", func() (string, error) { return condition("TwillPeersReached") }, ""},
+		{"whether it is ready", func() (string, error) { return condition("Ready") }, "the conditions NetworkUnavailable and TwillPeersReached only"},
 		{"another namespace", func() (string, error) {
 			return a.do("", a.kubectl, append(as("node1"), "--namespace=kube-system", "get", "leases")...)
 		}, "forbidden"},

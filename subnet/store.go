@@ -25,13 +25,15 @@ type Store interface {
 	Watch(ctx context.Context, f func(Snapshot)) error
 }
 
-// Reporter is a Store that can also report a node's state to the cluster. Both calls are best effort and return at
+// Reporter is a Store that can also report a node's state to the cluster. Its calls are best effort and return at
 // once: the Store sends what is queued, and retries, while Watch runs.
 type Reporter interface {
 	// Event records something that happened; kind is "Normal" or "Warning", reason is CamelCase.
 	Event(kind, reason, message string)
 	// Network sets whether pods of this node can be reached.
 	Network(up bool, reason, message string)
+	// Reached sets whether packets come back from all that this node asks for an answer.
+	Reached(all bool, reason, message string)
 }
 
 // Object is an object of the Kubernetes API.

@@ -59,6 +59,7 @@ func (h *heard) Handle(_ context.Context, r slog.Record) error {
 }
 
 func (h *heard) Network(bool, string, string) {}
+func (h *heard) Reached(bool, string, string) {}
 
 func (h *heard) Event(kind, reason, message string) {
 	h.mu.Lock()

@@ -73,7 +73,7 @@ func openKube(ctx context.Context, o *options, log *slog.Logger) (store, subnet.
 	s, err := kube.New(ctx, kube.Options{
 		Kubeconfig: o.kubeconfig, APIURL: o.kubeAPIURL, Node: o.nodeName, AnnotationPrefix: o.kubeAnnotationPrefix,
 		ClaimNamespace: o.kubeLeaseNamespace, Networks: o.clusters, ExternalIP: o.externalIP,
-		Store: network.Store, LeaseNamespace: kubeclient.Namespace(), Pools: network.Pools, SetNetworkUnavailable: o.setNodeNetworkUnavailable,
+		Store: network.Store, LeaseNamespace: kubeclient.Namespace(), Pools: network.Pools, SetNetworkUnavailable: o.setNodeNetworkUnavailable, SetPeersReached: o.reachPeers > 0,
 		Waiting: func(task string, err error) { logWaiting(log, task, err) },
 	})
 	if err != nil {

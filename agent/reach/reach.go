@@ -54,6 +54,9 @@ type Config struct {
 	// Changed is told, in the Prober's goroutine, of peers that do not answer any more, at most once a round, and with none
 	// when all answer again.
 	Changed func(unreached []Unreached)
+	// State is told of all that do not answer, after each step: from the second that is asked in vain on, and of none once
+	// two rounds had answers.
+	State   func(unreached []Unreached)
 	Metrics *Metrics
 }
 
@@ -178,7 +181,7 @@ func (p *Prober) step(ctx context.Context, at time.Time, n int) {
 	}
 	wait.Wait()
 	if ctx.Err() == nil {
-		p.tell(at)
+		p.tell(at, n >= 3*p.Count)
 	}
 }
 
@@ -270,10 +273,14 @@ func (p *Prober) ask(ctx context.Context, k key, sure bool) {
 	}
 }
 
-// tell updates the metrics, and tells of peers that do not answer any more, and when all do again.
-func (p *Prober) tell(at time.Time) {
+// tell updates the metrics, and tells of peers that do not answer any more, and when all do again. settled says that two
+// rounds have passed.
+func (p *Prober) tell(at time.Time, settled bool) {
 	r := p.Report()
 	p.Metrics.say(r)
+	if len(r.Unreached) > 0 || settled && p.hasAnswered(func(key) bool { return true }) {
+		p.State(r.Unreached)
+	}
 	now := map[who]bool{}
 	var news []Unreached
 	for _, u := range r.Unreached {
@@ -285,7 +292,7 @@ func (p *Prober) tell(at time.Time) {
 	for w := range p.told {
 		if !now[w] {
 			delete(p.told, w)
-			p.answers = p.answers || p.hasAnswered(w)
+			p.answers = p.answers || p.hasAnswered(func(k key) bool { return k.who == w })
 		}
 	}
 	switch {
@@ -298,12 +305,12 @@ func (p *Prober) tell(at time.Time) {
 	}
 }
 
-// hasAnswered reports whether one that is still a peer has answered once.
-func (p *Prober) hasAnswered(w who) bool {
+// hasAnswered reports whether one of these that is still a peer has answered once.
+func (p *Prober) hasAnswered(one func(key) bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for k := range p.answered {
-		if k.who == w {
+		if one(k) {
 			return true
 		}
 	}

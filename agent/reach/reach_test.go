@@ -66,7 +66,7 @@ func TestProber(t *testing.T) {
 		needs := []Peer{{Kind: API, Addrs: at("192.0.2.1:6443")}}
 		var mu sync.Mutex
 		silent, answer := map[string]bool{}, Answer{RoundTrip: time.Millisecond, Sent: small, Full: true}
-		var told []string
+		var told, states []string
 		set := func(do func()) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -87,6 +87,7 @@ func TestProber(t *testing.T) {
 				})
 				return a
 			},
+			State:   func(u []Unreached) { set(func() { states = slices.Compact(append(states, fmt.Sprint(u))) }) },
 			Changed: func(u []Unreached) { set(func() { told = append(told, fmt.Sprint(len(u))) }) }})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -104,8 +105,14 @@ func TestProber(t *testing.T) {
 		silence := func(addr string, is bool) { set(func() { silent[addr] = is }) }
 		silence("10.244.3.1", true) // that never answered, and need not have the address
 		after(3*time.Minute+time.Second, 0, "")
+		if len(states) > 0 {
+			t.Errorf("states %q before two rounds had answers", states)
+		}
 		silence("10.244.3.1", false)
 		after(2*time.Minute, 0, "")
+		if !slices.Equal(states, []string{"[]"}) {
+			t.Errorf("states %q", states)
+		}
 		silence("10.244.2.1", true)
 		after(2*time.Minute, 1, "1")
 		if series := peerSeries(t, registry); series != "node2" {
@@ -144,11 +151,14 @@ func TestProber(t *testing.T) {
 		}
 		silence("192.0.2.1", true) // what the node needs
 		after(2*time.Minute, 1, "1 1 0 1 1")
-		if series := peerSeries(t, registry); series != "API server" {
-			t.Errorf("got series of %q", series)
+		if series := peerSeries(t, registry); series != "API server" || states[len(states)-1] != "[the API server]" {
+			t.Errorf("got series of %q, states %q", series, states)
 		}
 		silence("192.0.2.1", false)
 		after(2*time.Minute, 0, "1 1 0 1 1 0")
+		if states[len(states)-1] != "[]" {
+			t.Errorf("states %q", states)
+		}
 	})
 }
 

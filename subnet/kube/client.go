@@ -83,9 +83,6 @@ func (s nodeSpec) podCIDRs() string {
 	return strings.Join(s.PodCIDRs, ",")
 }
 
-// condition is what the store writes of the condition NetworkUnavailable.
-type condition struct{ Status, Reason, Message string }
-
 // node reads a Node. One that does not exist is a terminal error.
 func (c *client) node(ctx context.Context, name string) (*node, error) {
 	n := &node{}

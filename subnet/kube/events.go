@@ -31,21 +31,6 @@ const (
 // maxQueued events wait, of which maxOfReason have one reason; more are dropped. As many different ones are counted.
 const maxQueued, maxOfReason = 64, 10
 
-// Network implements subnet.Reporter: it sets the node's condition NetworkUnavailable, if the options say so.
-func (s *Store) Network(up bool, reason, message string) {
-	if !s.setsCondition {
-		return
-	}
-	c := condition{"True", cmp.Or(reason, "TwillIsDown"), message}
-	if up {
-		c = condition{"False", cmp.Or(reason, "TwillIsUp"), message}
-	}
-	s.own.mu.Lock()
-	s.own.network = &c
-	s.own.mu.Unlock()
-	s.own.notify()
-}
-
 // Event implements subnet.Reporter: it queues an event on the node. Repetitions within ten minutes are counted in one
 // object. Of one reason ten are written at once and one in five minutes then, of all reasons 25 and one a minute; the
 // rest is only counted.

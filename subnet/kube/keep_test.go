@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -111,12 +112,57 @@ func familyGoes(t *testing.T, s *server) {
 
 func conditionOf(t *testing.T, s *server) corev1.NodeCondition {
 	t.Helper()
+	return conditionOfType(t, s, corev1.NodeNetworkUnavailable)
+}
+
+func conditionOfType(t *testing.T, s *server, kind corev1.NodeConditionType) corev1.NodeCondition {
+	t.Helper()
 	for _, c := range s.node(t, self).Status.Conditions {
-		if c.Type == corev1.NodeNetworkUnavailable {
+		if c.Type == kind {
 			return c
 		}
 	}
 	return corev1.NodeCondition{}
+}
+
+// reachedWritten: the condition is written when its status or reason changes, and put back, and an agent that does not ask
+// peers takes it away.
+func reachedWritten(t *testing.T, s *server) {
+	s.createNode(t, testNode(self, "10.244.7.0/24"))
+	store, _ := s.open(t, Options{SetPeersReached: true})
+	acquire(t, store, want4)
+	ctx, end := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- store.Watch(ctx, func(subnet.Snapshot) {}) }()
+	is := func(status corev1.ConditionStatus, reason, message string) func() bool {
+		return func() bool {
+			c := conditionOfType(t, s, peersReached)
+			return c.Status == status && c.Reason == reason && c.Message == message && !c.LastTransitionTime.IsZero() == (status != "")
+		}
+	}
+	store.Reached(false, "PeersUnreached", "of node2")
+	testwait.Until(t, "the condition", is("False", "PeersUnreached", "of node2"))
+	before := s.node(t, self).ResourceVersion
+	store.Reached(false, "PeersUnreached", "of node3")
+	loop.Sleep(t.Context(), 500*time.Millisecond)
+	if s.node(t, self).ResourceVersion != before {
+		t.Error("another message alone was written")
+	}
+	patch := map[string]any{"status": map[string]any{"conditions": []any{map[string]any{"type": peersReached, "status": "True", "reason": "Other"}}}}
+	must(t, s.admin.patchStatus(t.Context(), self, types.StrategicMergePatchType, patch))
+	testwait.Until(t, "the condition again", is("False", "PeersUnreached", "of node2"))
+	store.Reached(false, "TargetsUnreached", "of the gateway")
+	testwait.Until(t, "another reason", is("False", "TargetsUnreached", "of the gateway"))
+	store.Reached(true, "PeersReached", "all")
+	testwait.Until(t, "the end", is("True", "PeersReached", "all"))
+	if c := conditionOf(t, s); c.Status != "" {
+		t.Errorf("NetworkUnavailable became %+v", c)
+	}
+	end()
+	must(t, <-done)
+	without, _ := s.open(t, Options{})
+	watching(t, without)
+	testwait.Until(t, "no condition", is("", "", ""))
 }
 
 func conditionWritten(t *testing.T, s *server) {
@@ -158,7 +204,7 @@ func conditionWritten(t *testing.T, s *server) {
 	}
 	before := s.node(t, self).ResourceVersion
 	loop.Sleep(t.Context(), 1100*time.Millisecond)
-	must(t, store.writeNetwork(t.Context(), condition{"False", "TwillIsUp", ""}))
+	must(t, store.writeCondition(t.Context(), networkUnavailable, condition{"False", "TwillIsUp", ""}))
 	if s.node(t, self).ResourceVersion != before {
 		t.Error("a condition that is there was written")
 	}

@@ -122,7 +122,7 @@ func (s *Store) keepObjects(ctx context.Context, v *sources, r record, limit *ra
 	}
 	s.own.writing.Lock()
 	defer s.own.writing.Unlock()
-	want, _ := s.own.wanted() // an Acquire that ran meanwhile has the newer one
+	want := s.own.wanted() // an Acquire that ran meanwhile has the newer one
 	l, err := s.local(*want, r)
 	if err != nil {
 		return nil // keepLease says so
@@ -133,7 +133,7 @@ func (s *Store) keepObjects(ctx context.Context, v *sources, r record, limit *ra
 
 // behind reports whether the Lease objects are not what they should be, as far as that is known.
 func (s *Store) behind(c *leaseObjects, r record) bool {
-	want, _ := s.own.wanted()
+	want := s.own.wanted()
 	if want == nil {
 		return false
 	}

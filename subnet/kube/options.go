@@ -45,12 +45,14 @@ type Options struct {
 
 	// SetNetworkUnavailable lets Network write the node's condition NetworkUnavailable.
 	SetNetworkUnavailable bool
+	// SetPeersReached lets Reached write the node's condition TwillPeersReached. Otherwise one that is there is removed.
+	SetPeersReached bool
 
 	// Waiting, if set, is called when a task of the store is held up: once for each new reason, and with a nil error
 	// when it succeeds again. Tasks are "find the node's name", "acquire the lease", "watch nodes", "read nodes",
 	// "watch Lease objects", "take leases from Lease objects", "publish the lease", "publish Lease objects",
-	// "set NetworkUnavailable", "compare what the API server says of this node" and "record an event". Calls come from
-	// several goroutines, one at a time, and must return quickly.
+	// "set NetworkUnavailable", "set TwillPeersReached", "compare what the API server says of this node" and "record an
+	// event". Calls come from several goroutines, one at a time, and must return quickly.
 	Waiting func(task string, err error)
 }
 
@@ -78,6 +80,8 @@ type Store struct {
 	node          string
 	disputed      func(subnet.Lease)
 	setsCondition bool
+	setsReached   bool
+	refused       bool // the API server does not let the agent set TwillPeersReached; of keep alone
 	claimSpace    string
 	mode          string // one of the subnet.Store… values
 	leaseSpace    string // where Lease objects are published; empty: nowhere
@@ -112,11 +116,14 @@ func New(ctx context.Context, o Options) (*Store, error) {
 	s := &Store{
 		api: api, annotations: newAnnotations(prefix, o.Pools), pools: o.Pools, networks: o.Networks,
 		progress:    kubeclient.Progress{Waiting: o.Waiting},
-		relistEvery: time.Hour, lookAtAPI: lookAtAPI, setsCondition: o.SetNetworkUnavailable, claimSpace: o.ClaimNamespace,
+		relistEvery: time.Hour, lookAtAPI: lookAtAPI, setsCondition: o.SetNetworkUnavailable, setsReached: o.SetPeersReached, claimSpace: o.ClaimNamespace,
 		mode: cmp.Or(o.Store, subnet.StoreNodes), patience: usualPatience,
-		own: own{changed: make(chan struct{}, 1)}, events: newEvents(),
+		own: own{changed: make(chan struct{}, 1), conditions: map[string]condition{}}, events: newEvents(),
 	}
 	s.annotations.external = o.ExternalIP
+	if !o.SetPeersReached {
+		s.own.conditions[peersReached] = condition{}
+	}
 	if s.mode != subnet.StoreNodes {
 		s.leaseSpace = cmp.Or(o.ClaimNamespace, o.LeaseNamespace)
 	}

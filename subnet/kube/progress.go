@@ -20,6 +20,7 @@ const (
 	taskPublish     = "publish the lease"
 	taskObjects     = "publish Lease objects"
 	taskNetwork     = "set NetworkUnavailable"
+	taskReached     = "set TwillPeersReached"
 	taskEvent       = "record an event"
 	taskCompare     = "compare what the API server says of this node"
 )

@@ -23,8 +23,6 @@ import (
 // pollPodCIDR is how often Acquire looks for a podCIDR that is not there yet.
 const pollPodCIDR = time.Second
 
-const networkUnavailable = "NetworkUnavailable"
-
 // Acquire waits after these until somebody changes the Node object, or the node's own networks.
 var (
 	errNoPodCIDR = errors.New("has no podCIDR yet")
@@ -38,21 +36,21 @@ type own struct {
 	writing sync.Mutex    // held while the Node object is read, compared and written
 	changed chan struct{} // something of this changed, or the Node object did
 
-	mu      sync.Mutex
-	want    *subnet.Lease // nil before Acquire
-	lease   subnet.Lease  // the last one that was whole
-	network *condition    // nil before Network
-	asks    *string       // a node for whose sake all are asked to read Nodes; empty: nobody's; nil: not known yet
+	mu         sync.Mutex
+	want       *subnet.Lease        // nil before Acquire
+	lease      subnet.Lease         // the last one that was whole
+	conditions map[string]condition // by type; the zero value: none is to be there
+	asks       *string              // a node for whose sake all are asked to read Nodes; empty: nobody's; nil: not known yet
 }
 
 func (o *own) notify() {
 	loop.Notify(o.changed)
 }
 
-func (o *own) wanted() (*subnet.Lease, *condition) {
+func (o *own) wanted() *subnet.Lease {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.want, o.network
+	return o.want
 }
 
 // ask sets for whose sake all are asked to read Nodes, and reports whether that is new; empty: nobody's.
@@ -124,8 +122,8 @@ func (s *Store) reportWait(ctx context.Context, err error) {
 	const reason = "ForeignPodCIDR"
 	s.Event(warning, reason, err.Error())
 	s.Network(false, reason, err.Error())
-	if _, want := s.own.wanted(); want != nil {
-		s.progress.Report(taskNetwork, s.writeNetwork(ctx, *want))
+	if want, ok := s.own.condition(networkUnavailable); ok {
+		s.progress.Report(taskNetwork, s.writeCondition(ctx, networkUnavailable, want))
 	}
 }
 
@@ -256,7 +254,7 @@ func (a annotations) advertised(addr netip.Addr, r record) (netip.Addr, error) {
 	return addr, nil
 }
 
-// keep writes this node's lease and condition again whenever the Node object differs, until ctx is done. Five repairs
+// keep writes this node's lease and conditions again whenever the Node object differs, until ctx is done. Five repairs
 // are made at once, then one a second: somebody may be writing against us.
 func (s *Store) keep(ctx context.Context, v *sources) {
 	limit := rate.NewLimiter(rate.Every(time.Second), 5)
@@ -273,7 +271,7 @@ func (s *Store) keep(ctx context.Context, v *sources) {
 		retry = nil
 		if r, ok := v.own.ownRecord(); ok {
 			if errors.Join(s.keepLease(ctx, r, limit), s.keepObjects(ctx, v, r, limit),
-				s.keepNetwork(ctx, r, limit)) != nil {
+				s.keepCondition(ctx, networkUnavailable, r, limit), s.keepCondition(ctx, peersReached, r, limit)) != nil {
 				retry = time.After(delay())
 			} else {
 				delay = kubeclient.Backoff().DelayFunc()
@@ -284,7 +282,7 @@ func (s *Store) keep(ctx context.Context, v *sources) {
 
 // keepLease returns an error if it is to be called again although the node does not change.
 func (s *Store) keepLease(ctx context.Context, r record, limit *rate.Limiter) error {
-	want, _ := s.own.wanted()
+	want := s.own.wanted()
 	if want == nil {
 		return nil
 	}
@@ -312,47 +310,7 @@ func (s *Store) keepLease(ctx context.Context, r record, limit *rate.Limiter) er
 func (s *Store) republish(ctx context.Context) error {
 	s.own.writing.Lock()
 	defer s.own.writing.Unlock()
-	want, _ := s.own.wanted()
+	want := s.own.wanted()
 	_, err := s.publish(ctx, *want)
 	return err
-}
-
-// keepNetwork writes the condition NetworkUnavailable; r may be older than what is written already.
-func (s *Store) keepNetwork(ctx context.Context, r record, limit *rate.Limiter) error {
-	_, want := s.own.wanted()
-	if want == nil {
-		return nil
-	}
-	if r.network == *want {
-		s.progress.Report(taskNetwork, nil)
-		return nil
-	}
-	if err := limit.Wait(ctx); err != nil {
-		return err
-	}
-	err := s.writeNetwork(ctx, *want)
-	s.progress.Report(taskNetwork, err)
-	return err
-}
-
-func (s *Store) writeNetwork(ctx context.Context, want condition) error {
-	n, err := s.api.node(ctx, s.node)
-	if err != nil {
-		return err
-	}
-	have := s.annotations.own(n).network
-	if have == want {
-		return nil
-	}
-	now := timestamp(time.Now())
-	c := map[string]any{
-		"type": networkUnavailable, "status": want.Status, "reason": want.Reason, "message": want.Message,
-		"lastHeartbeatTime": now,
-	}
-	if have.Status != want.Status {
-		c["lastTransitionTime"] = now
-	}
-	// A strategic merge patch merges conditions by their type; a merge patch would replace the whole list.
-	patch := map[string]any{"status": map[string]any{"conditions": []any{c}}}
-	return s.api.patchStatus(ctx, s.node, types.StrategicMergePatchType, patch)
 }

@@ -28,6 +28,7 @@ type record struct {
 
 	// Of this node only:
 	network  condition // NetworkUnavailable
+	reached  condition // TwillPeersReached
 	internal string    // the addresses of type InternalIP, separated by commas
 	external string    // likewise of type ExternalIP, if they are asked for
 }
@@ -41,6 +42,14 @@ func (r *record) of(f netstate.Family) *values {
 		return &r.v4
 	}
 	return &r.v6
+}
+
+// condition returns one of the node's that the store keeps.
+func (r record) condition(kind string) condition {
+	if kind == peersReached {
+		return r.reached
+	}
+	return r.network
 }
 
 // underlays returns a lease with nothing but the addresses that peers get.
@@ -80,8 +89,11 @@ func (a annotations) own(n *node) record {
 		r.of(f.family).choose = value(&n.ObjectMeta, f.choose)
 	}
 	for _, c := range n.Status.Conditions {
-		if c.Type == networkUnavailable {
+		switch c.Type {
+		case networkUnavailable:
 			r.network = c.condition
+		case peersReached:
+			r.reached = c.condition
 		}
 	}
 	for _, addr := range n.Status.Addresses {

@@ -79,6 +79,19 @@ func forbiddenPatch(t *testing.T, s *server) {
 	if n := asked.count("POST"); n != 1 {
 		t.Errorf("an event that is forbidden was sent %d times, want once", n)
 	}
+	other, waits := s.open(t, Options{Kubeconfig: s.kubeconfig(t, strangerUser), SetPeersReached: true})
+	watching(t, other)
+	asked = asks(other)
+	other.Reached(false, "PeersUnreached", "no packet comes back")
+	testwait.Until(t, "word of the other condition", func() bool {
+		return waits.has(taskReached, "the condition is not kept before the agent starts again: the API server forbids patch on nodes/status")
+	})
+	s.annotate(t, self, map[string]any{"test": "the node changes"})
+	other.Reached(true, "PeersReached", "")
+	loop.Sleep(t.Context(), 500*time.Millisecond)
+	if n := asked.count("PATCH"); n != 1 {
+		t.Errorf("a condition that is forbidden was sent %d times, want once", n)
+	}
 }
 
 func unauthorized(t *testing.T, s *server) {

@@ -59,6 +59,7 @@ func TestStore(t *testing.T) {
 		{"condition", conditionWritten},
 		{"condition survives an outage", conditionOutage},
 		{"no condition unless told", conditionOff},
+		{"condition of peers", reachedWritten},
 		{"events", eventsOnce},
 		{"events that are counted", eventsCounted},
 		{"events of policies", eventsOfPolicies},

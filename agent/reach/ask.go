@@ -27,9 +27,9 @@ type Asker struct {
 }
 
 // What is sent to a peer: echo requests, and if none is answered a connection to the kubelet's port and a datagram to
-// traceroute's, to which nobody listens.
+// traceroute's, to which nobody listens. An API server and a DNS are asked as often as for echo replies.
 const (
-	small      = 4 // echo requests of the smallest size, connections and questions
+	small      = 4 // echo requests of the smallest size
 	full       = 3 // tries of the full size
 	kubelet    = 10250
 	traceroute = 33434
@@ -53,10 +53,12 @@ func (a Asker) Ask(ctx context.Context, what Kind, to netip.AddrPort) Answer {
 			return Answer{Err: ctx.Err()}
 		}
 		other := knock(ctx, to)
-		if other == nil {
+		switch {
+		case other == nil:
 			return Answer{}
-		}
-		if err == nil {
+		case err == nil && isOwn(other):
+			return Answer{Own: other}
+		case err == nil:
 			err = other
 		}
 	}
@@ -64,6 +66,12 @@ func (a Asker) Ask(ctx context.Context, what Kind, to netip.AddrPort) Answer {
 		err = fmt.Errorf("%w %s", err, tried[what])
 	}
 	return Answer{Err: err}
+}
+
+// isOwn reports whether an error is that this machine has run out of something.
+func isOwn(err error) bool {
+	return slices.ContainsFunc([]syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS,
+		syscall.EADDRINUSE, syscall.EADDRNOTAVAIL}, func(e syscall.Errno) bool { return errors.Is(err, e) })
 }
 
 // tried is in vain where an address does not answer.

@@ -116,6 +116,8 @@ type who struct {
 	node string
 }
 
+func (p Peer) who() who { return who{p.Kind, p.Node} }
+
 // key is one of a peer's addresses.
 type key struct {
 	who
@@ -160,19 +162,20 @@ func (p *Prober) Run(ctx context.Context) error {
 	}
 }
 
-// step asks the next peer of the round, those that did not answer before, and at the round's begin what the node needs.
+// step asks the next peer of the round, those that did not answer before, and in the first step what the node needs.
 func (p *Prober) step(ctx context.Context, at time.Time, n int) {
 	peers, needs := p.Peers(), p.Needs()
 	due := p.again(at, slices.Concat(peers, needs))
-	if n%p.Count != 0 {
-		needs = nil
+	var next []Peer
+	if n%p.Count == 0 {
+		next = append(next, needs...)
 	}
 	if drawn := Draw(at.UnixNano()/int64(p.Round), p.Node, peers, p.Count); len(drawn) > 0 {
-		needs = append(needs, drawn[n%p.Count%len(drawn)]) // of few peers each comes up several times
+		next = append(next, drawn[n%p.Count%len(drawn)]) // of few peers each comes up several times
 	}
-	for _, next := range needs {
-		for _, a := range next.Addrs {
-			due[key{next.who(), a}] = next.Sure
+	for _, peer := range next {
+		for _, a := range peer.Addrs {
+			due[key{peer.who(), a}] = peer.Sure
 		}
 	}
 	var wait sync.WaitGroup
@@ -184,8 +187,6 @@ func (p *Prober) step(ctx context.Context, at time.Time, n int) {
 		p.tell(at, n >= 3*p.Count)
 	}
 }
-
-func (p Peer) who() who { return who{p.Kind, p.Node} }
 
 // Draw returns the peers that a node asks in a round: those that follow it on a ring on which all nodes are placed anew for
 // the round. Where all agents see the same nodes, each node is asked by count others.

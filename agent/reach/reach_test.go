@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -254,6 +255,19 @@ func TestAsk(t *testing.T) {
 		}
 	}()
 	need(DNS, server.LocalAddr().String(), true, "-S INPUT")
+	if err := os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte("40000 40001"), 0); err != nil {
+		t.Fatal(err)
+	}
+	for _, port := range []string{"40000", "40001"} {
+		l, err := net.Listen("tcp4", ":"+port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+	}
+	if a := asker.Ask(t.Context(), API, netip.MustParseAddrPort("10.9.0.1:6443")); a.Own == nil || a.Err != nil {
+		t.Errorf("there is no port to connect from: got %+v", a)
+	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	sockets, from := 0, asker.From

@@ -114,7 +114,7 @@ test-long: bin/testreport ## Run the CNI plugin's long tests: upstream's suites,
 chaos: build bin/testreport ## Take away, three times in another order, what an agent shares with others, and delete routes meanwhile (needs root)
 	for seed in $$(shuf -i 1-1000000 -n 3); do TWILL_CHAOS_SEED=$$seed bin/testreport -count=1 -timeout 20m -run '^Test(Resources|Intruders)$$' ./test/chaos || exit 1; done
 
-soak: build kube-tools bin/testreport ## Break a lab at random for SOAK_TIME (20m); SOAK_SEED repeats a run. Then as make drift
+soak: build kube-tools bin/testreport ## Break a lab at random for SOAK_TIME (20m); SOAK_SEED repeats a run. Wait for false alarms for REACH_TIME (5m). Then as make drift
 	bin/testreport -tags soak -count=1 -timeout 0 -p 1 -v ./test/soak ./test/drift
 
 drift: build bin/testreport ## Alter single attributes of what the agent keeps, for DRIFT_TIME (10m); DRIFT_SEED repeats a run

@@ -112,9 +112,7 @@ func (c Connectivity) WriteText(w io.Writer) error {
 	for i, f := range c.Lost {
 		f.write(&b, i == 0 && f.kind() == packetLost)
 	}
-	for _, u := range c.Probes.Unread {
-		fmt.Fprintln(&b, "? not watched:", u)
-	}
+	c.Probes.writeUnread(&b)
 	for _, s := range c.Silent {
 		fmt.Fprintln(&b, "✗", s)
 	}

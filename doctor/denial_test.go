@@ -159,7 +159,7 @@ func TestIntended(t *testing.T) {
 	if err := s.WriteText(&b); err != nil || s.Failed() || s.First != nil {
 		t.Errorf("failed %t, first %+v, %v", s.Failed(), s.First, err)
 	}
-	for _, want := range []string{"✓ 2 probes between pods came back", "– 1 of 3 probes are denied by network policies\n", "\n– policy-denied: ",
+	for _, want := range []string{"✓ 2 probes of pods came back", "– 1 of 3 probes are denied by network policies\n", "\n– policy-denied: ",
 		"✓ nothing is wrong here, and packets came back"} {
 		if !strings.Contains(b.String(), want) || strings.Contains(b.String(), "most likely the cause") {
 			t.Errorf("want %q in\n%s", want, b.String())

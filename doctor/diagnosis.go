@@ -26,6 +26,8 @@ type Diagnosis struct {
 	Probed   bool      `json:"probed"`   // packets were sent between pods
 	Findings []Finding `json:"findings"` // the likeliest cause first
 	Unread   []string  `json:"unread"`   // what could not be looked at, and why
+	// Notes are what is to be known of the way to the outside, and is no fault.
+	Notes []string `json:"notes,omitempty"`
 	// Policies says who enforces network policies; nil: nobody does, or is to.
 	Policies *PolicyState `json:"policies,omitempty"`
 
@@ -104,6 +106,9 @@ func (d Diagnosis) WriteText(w io.Writer) error {
 			plural(d.Answered, "peer answers", "peers answer"))
 	default:
 		fmt.Fprintln(&b, "? nothing is wrong that can be seen without a probe: run twillctl doctor --probe")
+	}
+	for _, n := range d.Notes {
+		fmt.Fprintln(&b, "?", n)
 	}
 	for _, u := range d.Unread {
 		fmt.Fprintln(&b, "? not looked at:", u)

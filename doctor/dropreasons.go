@@ -70,6 +70,9 @@ const unspecified = "NOT_SPECIFIED"
 // that what was seen of the packet speaks for.
 func (f Finding) explains(node string, l locate.Loss) bool {
 	at, _, _ := strings.Cut(l.Host, "/")
+	if l.Unmasked && at == node && f.kind() == masqueradeMissing {
+		return f.family == 0 || f.family == netstate.FamilyOf(l.Flow.Src)
+	}
 	if at != node || l.Exact || l.Likely || f.Severity == Intended || f.kind() == none || l.Drop == unspecified {
 		return false
 	}

@@ -48,7 +48,8 @@ type Facts struct {
 	Routes        []Route  // of other owners, into the networks of pods
 	PodNeighbours []PodNeighbour
 	Own           []OwnPath
-	PolicyRules   []string // of policy routing that do not come with the kernel
+	Out           []OutPath // to addresses outside of the cluster that were asked about
+	PolicyRules   []string  // of policy routing that do not come with the kernel
 	Paths         []Path
 	ByUnderlay    bool // packets to peers leave through the underlay by whatever route there is: the cloud's router knows the way
 	Sysctls       map[string]string
@@ -252,6 +253,21 @@ func (p Path) nextHop() netip.Addr {
 type OwnPath struct {
 	Subnet netip.Prefix
 	Hop    Hop
+}
+
+// OutPath is how the kernel would send to an address outside of the cluster.
+type OutPath struct {
+	To        netip.Addr
+	Hop       Hop
+	Neighbour Neighbour // the next hop
+}
+
+// NextHop returns the address whose neighbour entry Neighbour is.
+func (p OutPath) NextHop() netip.Addr {
+	if p.Hop.Via.IsValid() {
+		return p.Hop.Via
+	}
+	return p.To
 }
 
 // Hop is the answer of one route lookup.

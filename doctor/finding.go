@@ -92,7 +92,7 @@ func Check(f Facts) []Finding { return merge(checkAll(f)) }
 func checkAll(f Facts) []Finding {
 	e := exam{Facts: f}
 	for _, check := range []func(*exam){(*exam).checkLease, (*exam).checkUnderlay, (*exam).checkDrift, (*exam).checkSkips,
-		(*exam).checkSharedUnderlay, (*exam).checkPaths, (*exam).checkOverlaps, (*exam).checkForwarding,
+		(*exam).checkSharedUnderlay, (*exam).checkPaths, (*exam).checkOutside, (*exam).checkOverlaps, (*exam).checkForwarding,
 		(*exam).checkFirewall, (*exam).checkQdiscs, (*exam).checkPods, (*exam).checkKept, (*exam).checkMarks,
 		(*exam).checkPodNeighbours, (*exam).checkCutOff, (*exam).checkEnv, (*exam).checkCNI, (*exam).checkReservations,
 		(*exam).checkAgent, (*exam).checkAPI, (*exam).checkHost, (*exam).checkPolicies, (*exam).checkFastPath,

@@ -103,8 +103,29 @@ func trials(f Facts) []trial {
 			all = append(all, forwarded(in, "a packet of a pod of "+p.Node+" to a pod")...)
 			all = append(all, encapsulated(f, p)...)
 		}
+		all = append(all, toOutside(f, pod)...)
 	}
 	return all
+}
+
+// toOutside tries a ping of a pod to the addresses outside of the cluster that were asked about. A node that sends in the
+// name of a pod does not forward it.
+func toOutside(f Facts, pod netip.Addr) (all []trial) {
+	for _, o := range f.Out {
+		if o.To.Is4() == pod.Is4() && o.Hop.Dev != "" {
+			p := rules.Packet{Src: pod, Dst: o.To, In: f.Bridge, Out: o.Hop.Dev, Proto: icmpName(pod)}
+			all = append(all, forwarded(p, "a ping of a pod to "+o.To.String())[:2]...)
+		}
+	}
+	return all
+}
+
+// icmpName is ICMP's name in rules.
+func icmpName(a netip.Addr) string {
+	if a.Is4() {
+		return "icmp"
+	}
+	return "ipv6-icmp"
 }
 
 // forwarded tries a pod's packet at the hooks of a node that forwards it.

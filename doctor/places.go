@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -115,10 +116,13 @@ func (v visit) path() Path {
 // podTrial tries the pod's packet at one of the hooks of forwarded.
 func podTrial(hook int) func(visit) []trial {
 	return func(v visit) []trial {
-		dev := v.wantedDevice(v.path().Subnet)
+		dev := cmp.Or(v.out().Hop.Dev, v.wantedDevice(v.path().Subnet))
 		p := rules.Packet{Src: v.flow.Src, Dst: v.flow.Dst, In: v.Bridge, Out: dev, Proto: "tcp", DPort: 80}
 		if v.Node == v.flow.To {
 			p.In, p.Out = dev, v.Bridge
+		}
+		if v.out().To.IsValid() { // what is sent there is a ping
+			p.Proto, p.DPort = icmpName(p.Src), 0
 		}
 		return forwarded(p, "")[hook : hook+1]
 	}

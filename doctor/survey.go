@@ -37,6 +37,8 @@ type Probes struct {
 	OnBehalf bool     `json:"onBehalf,omitempty"`
 	Seconds  float64  `json:"seconds"`
 	Unread   []string `json:"unread,omitempty"` // what could not be watched, and why
+	// Notes are what is to be known of the way to the outside, and is no fault.
+	Notes []string `json:"notes,omitempty"`
 }
 
 // came reports whether packets came back, and none was lost that nobody asked for.
@@ -60,6 +62,7 @@ func (p Probes) and(o Probes) Probes {
 			p.Unread = append(p.Unread, u)
 		}
 	}
+	p.Notes = slices.Concat(p.Notes, o.Notes)
 	return p
 }
 
@@ -144,20 +147,18 @@ func (s Survey) WriteText(w io.Writer) error {
 	switch p := s.Probes; {
 	case p.Sent == p.Denied:
 	case p.Lost == 0 && p.Late > 0:
-		fmt.Fprintf(&b, "✓ %s probes between pods came back, %d of them only when they were sent again (%.1f s)\n",
+		fmt.Fprintf(&b, "✓ %s probes of pods came back, %d of them only when they were sent again (%.1f s)\n",
 			p.returned(), p.Late, p.Seconds)
 	case p.Lost == 0:
-		fmt.Fprintf(&b, "✓ %s probes between pods came back, in every protocol and size (%.1f s)\n", p.returned(), p.Seconds)
+		fmt.Fprintf(&b, "✓ %s probes of pods came back, in every protocol and size (%.1f s)\n", p.returned(), p.Seconds)
 	default:
-		fmt.Fprintf(&b, "✗ %d of %d probes between pods are lost (%.1f s)\n", p.Lost, p.Sent, p.Seconds)
+		fmt.Fprintf(&b, "✗ %d of %d probes of pods are lost (%.1f s)\n", p.Lost, p.Sent, p.Seconds)
 	}
 	s.Probes.writeDenied(&b)
 	for i, f := range s.Lost {
 		f.write(&b, i == 0 && s.First != nil && s.First.ID == f.ID)
 	}
-	for _, u := range s.Probes.Unread {
-		fmt.Fprintln(&b, "? not watched:", u)
-	}
+	s.Probes.writeUnread(&b)
 	if _, err := io.WriteString(w, b.String()); err != nil {
 		return err
 	}
@@ -193,10 +194,20 @@ func (p Probes) writeDenied(b *strings.Builder) {
 	}
 }
 
+// writeUnread writes what is not known of the probes.
+func (p Probes) writeUnread(b *strings.Builder) {
+	for _, n := range p.Notes {
+		fmt.Fprintln(b, "?", n)
+	}
+	for _, u := range p.Unread {
+		fmt.Fprintln(b, "? not watched:", u)
+	}
+}
+
 // Add adds what became of probes of this node, and orders the findings again.
 func (d *Diagnosis) Add(p Probes, lost Lost) {
 	d.Probed = d.Probed || p.Sent > p.Denied
-	d.Unread = append(d.Unread, p.Unread...)
+	d.Unread, d.Notes = append(d.Unread, p.Unread...), append(d.Notes, p.Notes...)
 	own := []Diagnosis{*d}
 	lost.Followed = explained(own, lost.Followed)
 	d.Findings = append(own[0].Findings, lost.findings()...)
@@ -241,6 +252,8 @@ func lossFinding(l locate.Loss) Finding {
 	switch {
 	case l.Flow.Twice:
 		k = packetTwice
+	case l.Unanswered:
+		k = outsideUnanswered
 	case l.Exact && l.By.Text != "":
 		k = packetLost
 	}
@@ -257,10 +270,13 @@ func lossFinding(l locate.Loss) Finding {
 	if l.Back && !l.Flow.Twice {
 		f.Actual = "the answer is " + f.Actual
 	}
-	if f.Object = l.By.Text; f.Object == "" {
+	switch {
+	case l.Unanswered && l.By.Text == "":
+		f.Object = l.Flow.Dst.String()
+	case l.By.Text == "":
 		f.Object = unknownObject
-	} else {
-		f.Object = string(l.By.Kind) + " " + f.Object
+	default:
+		f.Object = string(l.By.Kind) + " " + l.By.Text
 	}
 	if l.By.Usual != "" {
 		f.Actual += "; usual would be " + l.By.Usual

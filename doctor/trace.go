@@ -17,6 +17,7 @@ type Trace struct {
 	Schema  int    `json:"schema"`
 	Src     string `json:"src"`
 	Dst     string `json:"dst"`
+	Outside bool   `json:"outside,omitempty"` // Dst is outside of the cluster: any answer counts
 	Forward []Step `json:"there"`
 	Back    []Step `json:"back,omitempty"` // empty if the packet does not arrive
 	// Reverse is what this node's rules about network policies deny of connections in the other direction; nil: nothing.

@@ -56,6 +56,8 @@ func (t Trace) writeEnd(b *strings.Builder) {
 		fmt.Fprintf(b, "✓ all %d probes came back (%.1f s), although by the tables the packet would stop at %s, %s: %s\n",
 			p.Sent, p.Seconds, s.Node, s.Place, s.Verdict)
 		return
+	case p.Sent > 0 && t.Outside:
+		fmt.Fprintf(b, "✓ an answer came back (%.1f s)\n", p.Seconds)
 	case p.Sent > 0:
 		fmt.Fprintf(b, "✓ all %d probes came back, %s (%.1f s)\n", p.Sent, p.kinds(), p.Seconds)
 	case s == nil:
@@ -73,9 +75,7 @@ func (t Trace) writeEnd(b *strings.Builder) {
 		fmt.Fprintf(b, "%s stops at %s, %s: %s\n  fix: %s\n  more: %s\n", mark, s.Node, s.Place, s.Verdict,
 			cmp.Or(s.Fix, "see there"), kind(s.Finding).page())
 	}
-	for _, u := range p.Unread {
-		fmt.Fprintln(b, "? not watched:", u)
-	}
+	p.writeUnread(b)
 }
 
 func writeSteps(b *strings.Builder, steps []Step) {

@@ -31,6 +31,7 @@ type Layer struct {
 	Dst   netip.Addr `json:"-"`
 	Proto byte       `json:"-"`
 	Size  int        `json:"-"` // of ip: bytes with all that it holds
+	Echo  string     `json:"-"` // of an echo and its reply: how the data begins, which no router rewrites
 }
 
 const (
@@ -173,6 +174,9 @@ func (f *Frame) ip(l Layer, data []byte) {
 		if (data[0] == ndSolicitation || data[0] == ndAdvertisement) && len(data) >= 24 {
 			l.Dst = netip.AddrFrom16([16]byte(data[8:24]))
 		}
+		if l.Info == echoRequest || l.Info == echoReply {
+			l.Echo = string(data[8:min(len(data), 8+EchoSize)])
+		}
 		f.add(l)
 	}
 }
@@ -186,6 +190,9 @@ const ndSolicitation, ndAdvertisement = 135, 136
 
 // fragmentOffset is the part of an IPv4 header's fourth 16-bit word that says where in its packet a fragment belongs.
 const fragmentOffset = 0x1fff
+
+// EchoSize is how many bytes of an echo's data a Layer keeps.
+const EchoSize = 16
 
 const echoRequest, echoReply = "echo request", "echo reply"
 

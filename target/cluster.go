@@ -108,8 +108,8 @@ func (c cluster) Places(ctx context.Context) (Places, error) {
 	return places, nil
 }
 
-func (c cluster) Doctor(ctx context.Context, probe doctor.Probing) (doctor.Survey, error) {
-	answers, err := ask(ctx, c.fan, func(n Node) (doctor.Diagnosis, error) { return n.Diagnose(ctx, probe) })
+func (c cluster) Doctor(ctx context.Context, probe doctor.Probing, outside ...netip.Addr) (doctor.Survey, error) {
+	answers, err := ask(ctx, c.fan, func(n Node) (doctor.Diagnosis, error) { return n.Diagnose(ctx, probe, outside...) })
 	all, silent := gathered(answers)
 	c.unenforced(ctx, all)
 	return doctor.NewSurvey(all, silent, doctor.Probes{}, doctor.Lost{}), err
@@ -138,11 +138,15 @@ func (c cluster) Trace(ctx context.Context, src, dst string, how Tracing) (docto
 		}
 		return c.traceService(ctx, src, q, how)
 	}
-	from, err := c.findEnd(ctx, src, netip.Addr{})
+	outside, _ := netip.ParseAddr(dst)
+	from, err := c.findEnd(ctx, src, outside)
 	if err != nil {
 		return doctor.Trace{}, err
 	}
 	to, err := c.findEnd(ctx, dst, from.addr)
+	if err != nil && outside.IsValid() { // its node knows whether it can be a pod's
+		to, err = end{from.node, outside, nil}, nil
+	}
 	if err != nil {
 		return doctor.Trace{}, err
 	}

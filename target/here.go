@@ -3,6 +3,7 @@ package target
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/twill-net/twill/doctor"
@@ -33,9 +34,9 @@ func (h *here) Names(context.Context) ([]string, error) { return nil, nil }
 func (h *here) Places(context.Context) (Places, error) { return nowhere(), nil }
 
 // gather looks at the node.
-func (h *here) gather(ctx context.Context, probe doctor.Probing) (f doctor.Facts, err error) {
+func (h *here) gather(ctx context.Context, probe doctor.Probing, outside ...netip.Addr) (f doctor.Facts, err error) {
 	o := h.files
-	o.Probe = probe
+	o.Probe, o.Outside = probe, outside
 	err = h.do(func() (err error) {
 		f, err = facts.Gather(ctx, o)
 		return err
@@ -55,8 +56,8 @@ func (h *here) Status(ctx context.Context) (doctor.StatusReport, error) {
 	return r, err
 }
 
-func (h *here) Doctor(ctx context.Context, probe doctor.Probing) (doctor.Survey, error) {
-	d, err := h.Diagnose(ctx, probe)
+func (h *here) Doctor(ctx context.Context, probe doctor.Probing, outside ...netip.Addr) (doctor.Survey, error) {
+	d, err := h.Diagnose(ctx, probe, outside...)
 	return alone(d), err
 }
 
@@ -65,31 +66,33 @@ func alone(d doctor.Diagnosis) doctor.Survey {
 	return doctor.NewSurvey([]doctor.Diagnosis{d}, nil, doctor.Probes{}, doctor.Lost{})
 }
 
-func (h *here) Diagnose(ctx context.Context, probe doctor.Probing) (doctor.Diagnosis, error) {
+func (h *here) Diagnose(ctx context.Context, probe doctor.Probing, outside ...netip.Addr) (doctor.Diagnosis, error) {
 	began := time.Now()
-	f, err := h.gather(ctx, probe)
+	f, err := h.gather(ctx, probe, outside...)
 	if err != nil || probe != doctor.AllProbes {
 		return doctor.Diagnose(f, time.Since(began)), err
 	}
-	d, _, err := h.examine(ctx, f, began)
+	d, _, err := h.examine(ctx, f, began, outside...)
 	return d, err
 }
 
 // examine sends packets from the node, and returns its diagnosis with what became of them.
-func (h *here) examine(ctx context.Context, f doctor.Facts, began time.Time) (doctor.Diagnosis, []locate.Loss, error) {
+func (h *here) examine(ctx context.Context, f doctor.Facts, began time.Time, outside ...netip.Addr) (doctor.Diagnosis,
+	[]locate.Loss, error) {
 	judges := doctor.NewJudges(f)
-	report, err := h.probe(ctx, f, judges)
+	report, err := h.probe(ctx, f, judges, outside)
 	d := doctor.Diagnose(f, time.Since(began))
 	d.Add(probesOf(report, began), judges.Lost(report.Losses, report.Denied))
 	return d, report.Losses, err
 }
 
 // probe sends packets from the node.
-func (h *here) probe(ctx context.Context, f doctor.Facts, judges *doctor.Judges) (follow.Report, error) {
+func (h *here) probe(ctx context.Context, f doctor.Facts, judges *doctor.Judges, outside []netip.Addr) (follow.Report, error) {
 	n, err := follow.Node(h.do, f)
 	if err != nil {
 		return follow.Report{}, err
 	}
+	n.ToOutside(f, outside...)
 	n.Denies = judges.Denies
 	return n.Probe(ctx)
 }

@@ -2,7 +2,6 @@ package target
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -17,7 +16,11 @@ import (
 // Test sends packets from the node's pods, or itself, to its peers and the goals.
 func (h *here) Test(ctx context.Context, g Goals) (doctor.Connectivity, error) {
 	tested := doctor.Connectivity{Schema: doctor.Schema, Cells: []doctor.Cell{}}
-	pods, err := addresses("--pod", g.Pods)
+	pods, err := Addresses("--pod", g.Pods)
+	if err != nil {
+		return tested, err
+	}
+	outside, err := Addresses("--outside", g.Outside)
 	if err != nil {
 		return tested, err
 	}
@@ -34,6 +37,7 @@ func (h *here) Test(ctx context.Context, g Goals) (doctor.Connectivity, error) {
 	if err != nil {
 		return tested, err
 	}
+	n.ToOutside(f, outside...)
 	judges := doctor.NewJudges(f)
 	n.Denies = judges.Denies
 	r, err := n.Probe(ctx)
@@ -45,7 +49,7 @@ func (h *here) Test(ctx context.Context, g Goals) (doctor.Connectivity, error) {
 		err := probe.Ask(ctx, probe.ICMP, netip.AddrPortFrom(p.Underlay, 0))
 		tested.Count(f.Node, "node "+p.Node, netstate.FamilyOf(p.Underlay).String(), string(probe.ICMP), outcome(err))
 	}
-	tested.Probes.Seconds, tested.Probes.Unread = time.Since(began).Seconds(), r.Unread
+	tested.Probes.Seconds, tested.Probes.Unread, tested.Probes.Notes = time.Since(began).Seconds(), r.Unread, r.Notes
 	tested.Explain(judges.Lost(r.Losses, r.Denied))
 	return tested, err
 }
@@ -75,18 +79,15 @@ func (g Goals) single() (all []goal, err error) {
 		}
 		all = append(all, goal{"Service " + name, to, probe.TCP})
 	}
-	dns, err := addresses("--dns", g.DNS)
+	dns, err := Addresses("--dns", g.DNS)
 	for _, a := range dns {
 		all = append(all, goal{"DNS", netip.AddrPortFrom(a, 53), probe.DNS})
 	}
-	outside, err2 := addresses("--outside", g.Outside)
-	for _, a := range outside {
-		all = append(all, goal{"outside " + a.String(), netip.AddrPortFrom(a, 0), probe.ICMP})
-	}
-	return all, errors.Join(err, err2)
+	return all, err
 }
 
-func addresses(flag string, texts []string) (all []netip.Addr, err error) {
+// Addresses reads the values of a flag.
+func Addresses(flag string, texts []string) (all []netip.Addr, err error) {
 	for _, text := range texts {
 		a, err := netip.ParseAddr(text)
 		if err != nil {

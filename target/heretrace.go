@@ -1,9 +1,11 @@
 package target
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	"github.com/twill-net/twill/doctor/service"
 	"github.com/twill-net/twill/doctor/traffic"
 	"github.com/twill-net/twill/doctor/watch"
+	"github.com/twill-net/twill/subnet"
 )
 
 // end is one end of a trace: a pod.
@@ -37,21 +40,27 @@ func (h *here) Trace(ctx context.Context, src, dst string, how Tracing) (doctor.
 	if err != nil {
 		return doctor.Trace{}, fmt.Errorf("DST %q: want an address of a pod", dst)
 	}
-	f, err := h.gather(ctx, doctor.NoProbes) // probes follow
+	f, err := h.gather(ctx, doctor.NoProbes, b) // probes follow
 	if err != nil {
 		return doctor.Trace{}, err
 	}
 	flow := doctor.Flow{Src: a, Dst: b, From: f.HolderOf(a), To: f.HolderOf(b)}
-	for _, e := range []struct{ node, text string }{{flow.From, src}, {flow.To, dst}} {
-		if e.node == "" {
-			return doctor.Trace{}, fmt.Errorf("%s is in no node's subnet that this node knows", e.text)
-		}
-	}
-	if !strings.EqualFold(f.Node, flow.From) && !strings.EqualFold(f.Node, flow.To) {
+	isPods := slices.ContainsFunc(f.Lease.Network.Pools, func(p subnet.Pool) bool { return p.Network.Contains(b) })
+	switch {
+	case flow.From == "":
+		return doctor.Trace{}, fmt.Errorf("%s is in no node's subnet that this node knows", src)
+	case flow.To == "" && isPods:
+		return doctor.Trace{}, fmt.Errorf("%s is in no node's subnet that this node knows", dst)
+	case !strings.EqualFold(f.Node, flow.From) && !strings.EqualFold(f.Node, flow.To):
 		return doctor.Trace{}, fmt.Errorf("neither %s (on %s) nor %s (on %s) is on this node, which is %s",
-			src, flow.From, dst, flow.To, f.Node)
+			src, flow.From, dst, cmp.Or(flow.To, "no node"), f.Node)
+	case flow.To == "" && how.Live:
+		return doctor.Trace{}, fmt.Errorf("%s is outside of the cluster: want no --live, which watches packets between pods", dst)
 	}
 	trace := doctor.FollowHere(f, flow)
+	if flow.To == "" {
+		trace = doctor.FollowOut(f, flow)
+	}
 	if how.Probe {
 		if err := h.probeFrom(ctx, &trace, f, flow); err != nil {
 			return trace, err
@@ -73,9 +82,16 @@ func (h *here) probeFrom(ctx context.Context, trace *doctor.Trace, f doctor.Fact
 	if !strings.EqualFold(f.Node, flow.From) {
 		src, dst = dst, src
 	}
-	n, err := follow.Node(h.do, f, src, dst)
+	pods := []netip.Addr{src}
+	if flow.To != "" {
+		pods = append(pods, dst)
+	}
+	n, err := follow.Node(h.do, f, pods...)
 	if err != nil {
 		return err
+	}
+	if flow.To == "" {
+		n.ToOutside(f, dst)
 	}
 	judges := doctor.NewJudges(f)
 	n.Denies = judges.Denies

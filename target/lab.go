@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -168,11 +169,15 @@ func (t *labTarget) Senders(context.Context, string) (map[string]string, error) 
 	return from, nil
 }
 
-// Test sends packets from every pod to every other. A lab has no goals besides.
+// Test sends packets from every pod to every other, and to the outside. A lab has no goals besides.
 func (t *labTarget) Test(ctx context.Context, g Goals) (doctor.Connectivity, error) {
 	tested := doctor.Connectivity{Schema: doctor.Schema, Cells: []doctor.Cell{}}
-	if g.any() {
-		return tested, errors.New("--lab: a lab is tested between all its pods: want no --pod, --service, --dns or --outside")
+	if len(g.Pods)+len(g.Services)+len(g.DNS) > 0 {
+		return tested, errors.New("--lab: a lab is tested between all its pods: want no --pod, --service or --dns")
+	}
+	outside, err := Addresses("--outside", g.Outside)
+	if err != nil {
+		return tested, err
 	}
 	l, err := t.Open()
 	if err != nil {
@@ -183,6 +188,8 @@ func (t *labTarget) Test(ctx context.Context, g Goals) (doctor.Connectivity, err
 	if err != nil {
 		return tested, err
 	}
+	toOutside(l, &n, outside)
+	n.Masks = func(node string, src, dst netip.Addr) bool { return looks().masks(node, src, dst) }
 	judges := doctor.NewJudges()
 	if l.Spec().NetworkPolicy {
 		judges = looks().judges()
@@ -191,7 +198,7 @@ func (t *labTarget) Test(ctx context.Context, g Goals) (doctor.Connectivity, err
 	began := time.Now()
 	r, err := n.Probe(ctx)
 	count(&tested, n, r)
-	tested.Probes.Seconds, tested.Probes.Unread = time.Since(began).Seconds(), r.Unread
+	tested.Probes.Seconds, tested.Probes.Unread, tested.Probes.Notes = time.Since(began).Seconds(), r.Unread, r.Notes
 	tested.Explain(judges.Lost(r.Losses, r.Denied))
 	return tested, err
 }

@@ -30,6 +30,10 @@ func (t *labTarget) Trace(ctx context.Context, src, dst string, how Tracing) (do
 		return doctor.Trace{}, err
 	}
 	to, receiver, err := findPod(l, dst, from.addr)
+	if a, ok := findOutside(l, dst, from.addr); ok && err != nil {
+		from.addr = familyAddr(sender.Addrs, a)
+		return t.traceOut(ctx, l, from, a, how)
+	}
 	if err != nil {
 		return doctor.Trace{}, err
 	}
@@ -42,6 +46,34 @@ func (t *labTarget) Trace(ctx context.Context, src, dst string, how Tracing) (do
 	}
 	seen, err := walk.Watch(ctx, l, sender, receiver, netstate.FamilyOf(from.addr), how.During)
 	trace.Traffic = &seen
+	return trace, err
+}
+
+// findOutside finds an address outside of a lab's pods: that of its host there, or another one.
+func findOutside(l *lab.Lab, text string, other netip.Addr) (netip.Addr, bool) {
+	if _, all := l.Outside(); text == "outside" {
+		a := familyAddr(all, other)
+		return a, a.IsValid()
+	}
+	a, err := netip.ParseAddr(text)
+	return a, err == nil
+}
+
+// traceOut follows the path from a pod to an address outside.
+func (t *labTarget) traceOut(ctx context.Context, l *lab.Lab, from end, to netip.Addr, how Tracing) (doctor.Trace, error) {
+	if !from.addr.IsValid() || how.Live {
+		return doctor.Trace{}, fmt.Errorf("%s is outside: want an address of the pod's family, and no --live", to)
+	}
+	i := slices.IndexFunc(l.Nodes(), func(n *lab.Node) bool { return n.Name == from.node })
+	f, err := t.here(l, l.Nodes()[i]).gather(ctx, doctor.NoProbes, to) // probes follow
+	if err != nil {
+		return doctor.Trace{}, err
+	}
+	f.Node = from.node
+	trace := doctor.FollowOut(f, doctor.Flow{Src: from.addr, Dst: to, From: from.node})
+	if how.Probe {
+		err = probePair(ctx, l, &trace, from, end{addr: to}, []doctor.Facts{f})
+	}
 	return trace, err
 }
 

@@ -47,16 +47,19 @@ func (r remote) Status(ctx context.Context) (doctor.StatusReport, error) {
 }
 
 // Diagnose has the node send what is to be sent. A twillctl of an earlier version sends to its peers with --probe only.
-func (r remote) Diagnose(ctx context.Context, probe doctor.Probing) (doctor.Diagnosis, error) {
+func (r remote) Diagnose(ctx context.Context, probe doctor.Probing, outside ...netip.Addr) (doctor.Diagnosis, error) {
 	args := []string{"doctor", fmt.Sprintf("--probe=%t", probe == doctor.AllProbes)}
 	if probe == doctor.NoProbes {
 		args = append(args, "--no-probe")
 	}
+	for _, a := range outside {
+		args = append(args, "--outside="+a.String())
+	}
 	return askFor[doctor.Diagnosis](ctx, r, args...)
 }
 
-func (r remote) Doctor(ctx context.Context, probe doctor.Probing) (doctor.Survey, error) {
-	d, err := r.Diagnose(ctx, probe)
+func (r remote) Doctor(ctx context.Context, probe doctor.Probing, outside ...netip.Addr) (doctor.Survey, error) {
+	d, err := r.Diagnose(ctx, probe, outside...)
 	return alone(d), err
 }
 

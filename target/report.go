@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 	"time"
@@ -70,7 +71,7 @@ func (s *report) View() View {
 
 func (s *report) Status(context.Context) (doctor.StatusReport, error) { return s.status, nil }
 
-func (s *report) Doctor(context.Context, doctor.Probing) (doctor.Survey, error) {
+func (s *report) Doctor(context.Context, doctor.Probing, ...netip.Addr) (doctor.Survey, error) {
 	return alone(s.finds), nil
 }
 

@@ -2,14 +2,19 @@ package target
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/twill-net/twill/doctor"
 	"github.com/twill-net/twill/doctor/follow"
 	"github.com/twill-net/twill/doctor/locate"
+	"github.com/twill-net/twill/doctor/probe"
 	"github.com/twill-net/twill/doctor/watch"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/walk"
@@ -18,7 +23,7 @@ import (
 
 // Doctor diagnoses all nodes of the lab. With AllProbes it sends packets between all pods and follows the lost ones, and the
 // nodes send none.
-func (t *labTarget) Doctor(ctx context.Context, probe doctor.Probing) (doctor.Survey, error) {
+func (t *labTarget) Doctor(ctx context.Context, probe doctor.Probing, outside ...netip.Addr) (doctor.Survey, error) {
 	l, err := t.Open()
 	if err != nil {
 		return doctor.Survey{}, err
@@ -36,6 +41,8 @@ func (t *labTarget) Doctor(ctx context.Context, probe doctor.Probing) (doctor.Su
 		if err != nil {
 			return doctor.Survey{}, err
 		}
+		toOutside(l, &n, outside)
+		n.Masks = nodes.masks
 		n.Denies = func(f locate.Flow) bool { return nodes.judges().Denies(f) }
 		report, err := n.Probe(ctx)
 		if err != nil {
@@ -90,6 +97,12 @@ func (all *labLooks) expects(host string, o locate.Object) bool {
 	return i >= 0 && follow.IsWanted(all.facts[i].Want, o)
 }
 
+// masks reports whether the agent of a node wants packets masqueraded.
+func (all *labLooks) masks(node string, src, dst netip.Addr) bool {
+	<-all.done
+	return follow.Masks(all.facts...)(node, src, dst)
+}
+
 func (all *labLooks) diagnoses() (found []doctor.Diagnosis, silent []string) {
 	<-all.done
 	for i, name := range all.names {
@@ -107,6 +120,10 @@ func probePair(ctx context.Context, l *lab.Lab, trace *doctor.Trace, from, to en
 	if err != nil {
 		return err
 	}
+	if to.node == "" {
+		toOutside(l, &n, []netip.Addr{to.addr})
+	}
+	n.Masks = follow.Masks(ends...)
 	judges := doctor.NewJudges(ends...)
 	n.Denies = judges.Denies
 	began := time.Now()
@@ -116,7 +133,7 @@ func probePair(ctx context.Context, l *lab.Lab, trace *doctor.Trace, from, to en
 }
 
 func probesOf(r follow.Report, began time.Time) doctor.Probes {
-	p := doctor.Probes{Sent: len(r.Results), Late: r.Late, Seconds: time.Since(began).Seconds(), Unread: r.Unread}
+	p := doctor.Probes{Sent: len(r.Results), Late: r.Late, Seconds: time.Since(began).Seconds(), Unread: r.Unread, Notes: r.Notes}
 	p.OnlyICMP, p.Denied = p.Sent > 0, len(r.Denied)
 	for _, x := range r.Results {
 		p.OnlyICMP, p.OnBehalf = p.OnlyICMP && x.Kind.Proto() == "icmp", p.OnBehalf || x.OnBehalf
@@ -151,13 +168,50 @@ func labNetwork(l *lab.Lab, expected func(string, locate.Object) bool) (follow.N
 		return n, fmt.Errorf("lab %s has no two pods between which packets could be sent", l.Name())
 	}
 	n.Path = func(from, to follow.Pod) []watch.Place {
-		stops, err := walk.Stops(l, pods[from.Host], pods[to.Host])
+		stops, err := stopsOf(l, pods[from.Host], pods[to.Host], to)
 		if err != nil {
 			return []watch.Place{from.Place, to.Place}
 		}
 		return stops
 	}
 	return n, nil
+}
+
+// stopsOf returns the hosts from a pod to another one, or to what is outside.
+func stopsOf(l *lab.Lab, from, to *lab.Pod, end follow.Pod) ([]watch.Place, error) {
+	if to != nil {
+		return walk.Stops(l, from, to)
+	}
+	stops, err := walk.StopsOut(l, from)
+	return append(stops, end.Place), err
+}
+
+// toOutside adds what pods are to reach outside of a lab: its host there, if nothing else is named. Nothing is sent where no
+// node has a way to it.
+func toOutside(l *lab.Lab, n *follow.Network, addrs []netip.Addr) {
+	host, own := l.Outside()
+	at := follow.Pod{Place: watch.Place{Host: "outside", Do: host.Do}, Node: "outside", Way: follow.Outside}
+	isAsked := len(addrs) > 0
+	if !isAsked {
+		addrs = own
+	}
+	for _, a := range addrs {
+		isReached := func(node *lab.Node) bool {
+			_, err := probe.Source(watch.Place{Host: node.Name, Do: node.Do}, a)
+			return !errors.Is(err, unix.ENETUNREACH)
+		}
+		switch {
+		case !isAsked && !slices.ContainsFunc(l.Nodes(), isReached):
+			n.Notes = append(n.Notes, fmt.Sprintf("no node has a route to the host outside, %s: nothing was sent there", a))
+		case slices.Contains(own, a):
+			at.Addrs = append(at.Addrs, a)
+		default:
+			n.Pods = append(n.Pods, follow.OutsideEnd(a))
+		}
+	}
+	if len(at.Addrs) > 0 {
+		n.Pods = append(n.Pods, at)
+	}
 }
 
 // count adds the results of probes to the cells of their nodes.

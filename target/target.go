@@ -7,6 +7,7 @@ package target
 import (
 	"context"
 	"io"
+	"net/netip"
 	"time"
 
 	"github.com/twill-net/twill/doctor"
@@ -20,8 +21,8 @@ type Source interface {
 	Status(ctx context.Context) (doctor.StatusReport, error)
 	// Places returns where the nodes are, and what packets can be followed between.
 	Places(ctx context.Context) (Places, error)
-	// Doctor diagnoses all nodes.
-	Doctor(ctx context.Context, probe doctor.Probing) (doctor.Survey, error)
+	// Doctor diagnoses all nodes. With AllProbes pods send to the addresses outside of the cluster, too.
+	Doctor(ctx context.Context, probe doctor.Probing, outside ...netip.Addr) (doctor.Survey, error)
 	// Trace follows a packet through the tables. The ends are IDs of Places, addresses, nodes or Services.
 	Trace(ctx context.Context, src, dst string, how Tracing) (doctor.Trace, error)
 	// History returns what the nodes' agents remember.
@@ -51,7 +52,7 @@ type Target interface {
 type Node interface {
 	Target
 	// Diagnose is Doctor without the survey.
-	Diagnose(ctx context.Context, probe doctor.Probing) (doctor.Diagnosis, error)
+	Diagnose(ctx context.Context, probe doctor.Probing, outside ...netip.Addr) (doctor.Diagnosis, error)
 }
 
 // Network is a Target of several nodes with pods, which can connect to Services.
@@ -143,6 +144,3 @@ type Said struct {
 	Text string
 	Err  error // why it does not obey
 }
-
-// any reports whether there are some.
-func (g Goals) any() bool { return len(g.Pods)+len(g.Services)+len(g.DNS)+len(g.Outside) > 0 }

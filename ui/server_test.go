@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -44,7 +45,7 @@ func (f *fake) Places(context.Context) (target.Places, error) {
 	return target.Places{Pods: []target.Pod{{ID: "</script><script>alert(1)</script>"}}}, nil
 }
 
-func (f *fake) Doctor(context.Context, doctor.Probing) (doctor.Survey, error) {
+func (f *fake) Doctor(context.Context, doctor.Probing, ...netip.Addr) (doctor.Survey, error) {
 	return doctor.Survey{}, nil
 }
 

@@ -21,6 +21,7 @@ func register(c *cobra.Command, f *target.Flags) {
 func doctorCommand() *cobra.Command {
 	var f target.Flags
 	var output string
+	var outside []string
 	var probe, noProbe bool
 	c := &cobra.Command{
 		Use:               "doctor [NODE] [SERVICE]",
@@ -30,6 +31,7 @@ func doctorCommand() *cobra.Command {
 keeps pods from reaching each other. It asks each peer for an answer, which takes milliseconds, changes nothing and needs
 no API server. The first finding is the most likely cause. With --probe and a Service (service/NAMESPACE/NAME or its DNS
 name, with :PORT if not all its ports are meant) a pod of each node of the cluster or lab connects to it, too.
+With --probe pods also send to their node's gateway, and to the addresses of --outside.
 What network policies deny is shown, and is no fault.
 Exit codes: 0 no findings, 1 findings, 2 it failed.`,
 		Example: `  twillctl doctor                       this machine, or the container of the agent
@@ -37,10 +39,11 @@ Exit codes: 0 no findings, 1 findings, 2 it failed.`,
   twillctl doctor --lab twill node2     a node of a lab
   kubectl twill doctor worker3          a node of a cluster; without a name all nodes
   kubectl twill doctor --probe service/shop/db:5432
+  kubectl twill doctor --probe --outside 192.0.2.1
   twillctl doctor -o json | jq -r '.findings[0].id'`,
 		Args: cobra.MaximumNArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
-			d, err := diagnose(c.Context(), &f, args, probe, noProbe)
+			d, err := diagnose(c.Context(), &f, args, outside, probe, noProbe)
 			if err != nil {
 				return err
 			}
@@ -52,16 +55,21 @@ Exit codes: 0 no findings, 1 findings, 2 it failed.`,
 	c.Flags().BoolVar(&probe, "probe", false,
 		"also send packets between pods, in every protocol and size, and follow those that are lost")
 	c.Flags().BoolVar(&noProbe, "no-probe", false, "send nothing, not even to the peers")
+	c.Flags().StringSliceVar(&outside, "outside", nil,
+		"addresses outside of the cluster that pods send to as well, with --probe; in a lab the host outside by default")
 	addOutput(c, &output)
 	return c
 }
 
 // diagnose diagnoses the node, or the nodes of a lab or a cluster, and has pods connect to a Service if one is named.
-func diagnose(ctx context.Context, f *target.Flags, args []string, all, none bool) (result, error) {
+func diagnose(ctx context.Context, f *target.Flags, args, to []string, all, none bool) (result, error) {
 	q, args, asked, err := splitService(args)
+	outside, bad := target.Addresses("--outside", to)
 	switch {
-	case err != nil:
-		return nil, err
+	case errors.Join(err, bad) != nil:
+		return nil, errors.Join(err, bad)
+	case len(to) > 0 && !all:
+		return nil, fmt.Errorf("--outside %s: want --probe, too, which sends packets there", to[0])
 	case len(args) > 1:
 		return nil, fmt.Errorf("%q: want one node at most, and %q is another", args[1], args[0])
 	case all && none:
@@ -83,9 +91,9 @@ func diagnose(ctx context.Context, f *target.Flags, args []string, all, none boo
 		if asked {
 			return nil, fmt.Errorf("%s: one node does not know Services: want kubectl twill doctor, or --lab without a node", q)
 		}
-		return n.Diagnose(ctx, probe)
+		return n.Diagnose(ctx, probe, outside...)
 	}
-	s, err := t.Doctor(ctx, probe)
+	s, err := t.Doctor(ctx, probe, outside...)
 	if n, ok := t.(target.Network); ok && err == nil && asked {
 		err = askServices(ctx, n, &s, q)
 	}

@@ -59,7 +59,7 @@ func TestLabTarget(t *testing.T) {
 	for args, want := range map[string]string{
 		"status node9":                "lab ctltarget has no node \"node9\": want one of node1 to node2",
 		"fastpath resume":             "2 of 2 nodes failed",
-		"test --outside 192.0.2.1":    "--lab: a lab is tested between all its pods: want no --pod, --service, --dns or --outside",
+		"test --dns 192.0.2.1":        "--lab: a lab is tested between all its pods: want no --pod, --service or --dns",
 		"trace node1/pod1 node3/pod1": "lab ctltarget has no pod \"node3/pod1\": want NODE/POD, an address of a pod, or a node",
 	} {
 		if out, err := run(t, append(strings.Fields(args), "--lab", name)...); err == nil || err.Error() != want {
@@ -122,6 +122,9 @@ func TestClusterTarget(t *testing.T) {
 		{"doctor n1", `{"node":"n1","answered":2}`, 0, "2 peers answer", "doctor --probe=false --output=json"},
 		{"doctor n1 --no-probe", `{"node":"n1"}`, 0, "node n1", "doctor --probe=false --no-probe --output=json"},
 		{"doctor n1 --probe", `{"node":"n1","probed":true}`, 0, "packets came back", "doctor --probe=true --output=json"},
+		{"doctor n1 --probe --outside 192.0.2.1", `{"node":"n1","notes":["the gateway is quiet"]}`, 0, "? the gateway is quiet", "doctor --probe=true --outside=192.0.2.1 --output=json"},
+		{"doctor n1 --outside 192.0.2.1", "", 2, "--outside 192.0.2.1: want --probe, too, which sends packets there", ""},
+		{"doctor n1 --probe --outside nowhere", "", 2, `--outside "nowhere": want an IP address`, ""},
 		{"fastpath status", `{"nodes":[{"node":"n1","off":"no BPF"}]}`, 0, "n1: fast path: off: no BPF\nn1: fast path: off: no BPF\n", "fastpath status --output=json"},
 		{"fastpath status n2", `{"nodes":[{"off":"no BPF"}]}`, 0, "fast path: off: no BPF\n", "fastpath status --output=json"},
 		{"fastpath pause 10m", "they pause\n", 0, "n1: they pause\nn2: they pause\n", "fastpath pause 10m0s"},
@@ -129,7 +132,8 @@ func TestClusterTarget(t *testing.T) {
 		{"test --outside 192.0.2.1", `{"cells":[],"probes":{"sent":2}}`, 0, "", "test --pod=10.244.1.2 --pod=10.244.2.2 --outside=192.0.2.1 --output=json"},
 		{"trace --probe=false shop/web shop/db", `{"there":[{"node":"n1","place":"route","entry":"10.244.2.0/24"}]}`, 0, "10.244.2.0/24",
 			"trace --probe=false --live=false --for=3s 10.244.1.2 10.244.2.2 --output=json"},
-		{"trace shop/web 10.9.9.9", "", 2, `the cluster has no running pod "10.9.9.9" in its network`, ""},
+		{"trace --probe=false shop/web 192.0.2.1", `{"there":[{"node":"n1","place":"masquerading","entry":"an address of eth0"}]}`, 0, "an address of eth0",
+			"trace --probe=false --live=false --for=3s 10.244.1.2 192.0.2.1 --output=json"},
 		{"plan", "", 2, "which node? want the name of one of the cluster's", ""},
 		{"report n3", "", 2, `no agent of Twill runs on node "n3"`, ""},
 		{"history", "old", 1, "✗ n1: node n1 printed no JSON (is its twillctl as new as this one?)", "history --output=json"},

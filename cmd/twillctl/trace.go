@@ -14,13 +14,15 @@ func traceCommand() *cobra.Command {
 	var output string
 	c := &cobra.Command{
 		Use:   "trace SRC DST",
-		Short: "Follow a packet between two pods from table to table, up to where it stops",
+		Short: "Follow a packet from a pod to another, or to the outside, from table to table, up to where it stops",
 		Long: `Trace shows each place on the path of a packet and of its reply, with the entry that decides there, up to
 the first that stops the packet. In a lab SRC and DST are pods (node1/pod1), addresses of pods, or nodes (their first
 pod), and both nodes are looked at. In a cluster (kubectl twill) they are pods (namespace/name), addresses of pods, or
 nodes. On a machine they are addresses, and only this node's part of the path is shown.
 In a lab it then sends packets from SRC to DST: ICMP and UDP small and of full size, and a TCP connection. Those that
 are lost are followed: what drops them is named, whatever the tables let expect.
+DST may also be an address outside of the cluster, in a lab its host outside: the way through the pod's node is shown, and
+one ping is sent, which anything may answer.
 DST may also be a Service: service/NAMESPACE/NAME or its DNS name, with :PORT or :PORT/udp if not all its ports are
 meant, or ADDRESS:PORT of a cluster IP, an external IP, a node port or a host port. Trace then connects to it from SRC
 several times, says which endpoints were chosen and by which rules, or why none was, and follows the path to one. A lab
@@ -31,6 +33,7 @@ Exit codes: 0 nothing stops the packet, 1 something does, 2 it failed.`,
 		Example: `  twillctl trace --lab twill node1/pod1 node2/pod1
   twillctl trace 10.244.1.5 10.244.2.7
   kubectl twill trace default/web-0 shop/db-1
+  twillctl trace --lab twill node1/pod1 outside
   kubectl twill trace default/web-0 service/shop/db:5432
   twillctl trace --live --for 30s 10.244.1.5 10.244.2.7`,
 		Args: cobra.ExactArgs(2),

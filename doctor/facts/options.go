@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 
@@ -24,6 +25,7 @@ type Options struct {
 	Kubeconfig                     string // unlike the agent's own, this one may run commands
 	AskAPI                         bool   // ask the cluster's API whether it answers the agent
 	Probe                          doctor.Probing
+	Outside                        []netip.Addr // addresses outside of the cluster whose paths are looked up
 	// LeaseFile and NetConf, if they are set, replace the checkpoint: a file of leases like that of twilld
 	// --lease-file, and the network's config. Node is then the name of this node.
 	LeaseFile, NetConf, Node string

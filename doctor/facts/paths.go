@@ -2,6 +2,7 @@ package facts
 
 import (
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -27,6 +28,15 @@ func (g *gathering) paths() {
 	for _, s := range g.Lease.Snapshot.Local.Stacks {
 		pod := s.Subnet.Addr().Next().Next()
 		g.Own = append(g.Own, doctor.OwnPath{Subnet: s.Subnet, Hop: g.lookup(pod)})
+	}
+	outside := g.options.Outside
+	if g.options.Probe == doctor.AllProbes {
+		outside = slices.Concat(outside, g.Gateways())
+	}
+	for _, a := range outside {
+		p := doctor.OutPath{To: a, Hop: g.lookup(a)}
+		p.Neighbour = neighbours[p.Hop.Dev+" "+p.NextHop().String()]
+		g.Out = append(g.Out, p)
 	}
 	for _, peer := range g.Lease.Snapshot.WithEarlier().Peers {
 		for _, s := range peer.Stacks {

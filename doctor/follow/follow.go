@@ -22,6 +22,10 @@ type Network struct {
 	// Expected reports whether an object that is unusual elsewhere belongs in the namespace of a host; nil: none does.
 	Expected func(host string, o locate.Object) bool
 	MTU      int // bytes, what a pod may send
+	// Masks reports whether a node is to give packets its own address, with which others can reply; nil: none is.
+	Masks func(node string, src, dst netip.Addr) bool
+	// Notes are what is to be known of the way to the outside, and is no fault.
+	Notes []string
 	// Denies reports whether somebody asked that packets of a flow are lost; nil: nobody did.
 	Denies func(locate.Flow) bool
 }
@@ -33,6 +37,8 @@ type Pod struct {
 	Addrs []netip.Addr
 	Outer []netip.Addr // of its node, on the underlay
 	Own   []netip.Addr // of its node, which a device there must have; not what a router translates to
+	// Way is what it is, if it is no pod, but outside of the cluster: it sends nothing, and any answer counts.
+	Way Way
 	// Borrowed reports whether it is no pod, but a node that sends from its bridge's address.
 	Borrowed bool
 	// Deputy is the node's namespace, which sends in the name of a pod that cannot be entered; without Do it may not.
@@ -49,6 +55,9 @@ func (p Pod) sender() watch.Place {
 
 // kinds returns what can be sent to a pod: where nobody can listen, a host that drops connections may be right to.
 func (p Pod) kinds() []probe.Kind {
+	if p.Way != Inside {
+		return []probe.Kind{probe.ICMP}
+	}
 	if p.Do == nil {
 		return []probe.Kind{probe.ICMP, probe.ICMPFull}
 	}
@@ -71,9 +80,11 @@ type Report struct {
 
 	denied   []probe.Result  // the same
 	isDenied map[string]bool // by what was sent
+	answered map[exit]bool   // what is outside and answers, though no pings
 	Late     int             // how many came back only when they were sent again
 	Losses   []locate.Loss   // of those that were followed, the surest first
 	Unread   []string        // what could not be watched, and why
+	Notes    []string        // what is to be known of the way to the outside, and is no fault
 }
 
 // Probe sends every kind of packet from every pod to every other, and follows what is lost.
@@ -88,8 +99,12 @@ func (n Network) ProbePair(ctx context.Context, src, dst netip.Addr) (Report, er
 
 // Follow sends lost probes again, and follows them.
 func (n Network) Follow(ctx context.Context, lost []probe.Result) (r Report, err error) {
-	var still []probe.Result
-	seen, err := watch.While(n.options(lost), func() error { still = again(ctx, lost); return nil })
+	var still, knocked []probe.Result
+	seen, err := watch.While(n.options(lost), func() error {
+		still = again(ctx, lost)
+		knocked = n.knock(ctx, still)
+		return nil
+	})
 	if err != nil {
 		return r, err
 	}
@@ -100,6 +115,7 @@ func (n Network) Follow(ctx context.Context, lost []probe.Result) (r Report, err
 	n.shared(hosts)
 	ofPath(hosts)
 	r.Unread = unread
+	still, r.answered = n.answered(still, knocked, seen)
 	identities, err := n.identify()
 	if err != nil {
 		r.Unread = append(r.Unread, err.Error())
@@ -143,10 +159,14 @@ func rank(l locate.Loss) int {
 // flow describes a lost probe for the judgement.
 func (n Network) flow(r probe.Result) locate.Flow {
 	f := locate.Flow{Src: r.Src, Dst: r.Dst, Proto: r.Kind.Proto(), Port: r.Port, Sent: r.String(), Error: r.Err.Error(),
-		Twice: !r.Lost()}
+		Twice: !r.Lost(), Echo: r.Echo}
 	from, to := n.pod(r.From.Host), n.pod(r.To.Host)
-	for _, s := range n.Path(from, to) {
+	path := n.Path(from, to)
+	for _, s := range path {
 		f.Path = append(f.Path, s.Host)
+	}
+	if to.Way != Inside {
+		f.Exit, f.Mask = from.Node, n.mask(path, from.Node, r.Src, r.Dst)
 	}
 	if from.Node != to.Node {
 		f.Outer = [2]netip.Addr{addr(from.Outer, r.Src.Is4()), addr(to.Outer, r.Src.Is4())}

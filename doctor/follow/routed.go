@@ -43,6 +43,12 @@ func (s *seenAt) routed(f locate.Flow, h locate.Host) (all []locate.Routed) {
 				q = outer
 			}
 			in, ok := s.arrival(q, inner)
+			if !ok && inner && f.Mask.IsValid() {
+				as := translated(q, f)
+				if in, ok = s.arrival(as, inner); in == "" || !s.has(f.Mask) {
+					q = as
+				}
+			}
 			if !ok {
 				continue
 			}

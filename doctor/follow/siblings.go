@@ -16,7 +16,7 @@ func role(host string) string {
 	switch {
 	case strings.Contains(host, "/"):
 		return "pod"
-	case host == "underlay":
+	case host == "underlay" || host == "outside":
 		return host
 	}
 	return "node"

@@ -36,7 +36,9 @@ func (n Network) options(lost []probe.Result) watch.Options {
 	for _, r := range lost {
 		f := n.flow(r)
 		o.Rules = append(o.Rules, ruletrace.Pair{A: f.Src, B: f.Dst})
-		if f.Outer[0].IsValid() {
+		if f.Mask.IsValid() {
+			o.Rules = append(o.Rules, ruletrace.Pair{A: f.Mask, B: f.Dst})
+		} else if f.Outer[1].IsValid() {
 			o.Rules = append(o.Rules, ruletrace.Pair{A: f.Outer[0], B: f.Outer[1]})
 		}
 	}
@@ -123,7 +125,8 @@ func (s *seenAt) of(f locate.Flow) locate.Host {
 		}
 	}
 	for _, x := range s.Hits {
-		if o := x.Object; doctor.IsOwnRule(o.Table, o.Chain, o.Target, o.Comment) {
+		isMask := x.Effect.Source && f.Exit == s.Host && s.masks(f)
+		if o := x.Object; isMask || doctor.IsOwnRule(o.Table, o.Chain, o.Target, o.Comment) {
 			x.Rewrote, x.Effect = "", locate.Effect{} // it masquerades what leaves the cluster
 		}
 		h.Hits = append(h.Hits, x)

@@ -28,12 +28,28 @@ func (j *judgement) blame() Loss {
 		l.Host, l.By, l.Exact, l.Likely, l.Reason, l.Drop = d.Host, d.Limit, true, true, d.cause(), d.Reason
 		return l
 	}
+	if s, ok := j.unmasked(); ok {
+		l.Host, l.Dev, l.Last, l.Missing, l.By = s.Host, s.Dev, s.String(), j.path[len(j.path)-1], j.unmasking(s)
+		l.Back, l.Exact, l.Likely, l.Unmasked = false, true, true, true
+		return l
+	}
 	rewritten := j.rewritten() // up to the last place, which a wrong MAC moves
 	misled := j.misled()
 	d, dropped := j.drop()
 	if dropped {
 		l.Reason, l.Drop = d.cause(), d.Reason
 		dropped = !j.isMisled // the place that drops it is innocent
+	}
+	if l.Unanswered = j.isGone() && !dropped && len(rewritten) == 0; l.Unanswered {
+		l.By = j.written()
+		return l
+	}
+	if o, route := j.deaf(d); o.Text != "" {
+		l.By, l.Exact, l.Likely, l.Others = o, true, true, []Object{route}
+		if d.Neighbour { // of a question, which devices without a use for it drop
+			l.Reason, l.Drop = "", ""
+		}
+		return l
 	}
 	all := slices.Concat(misled, rewritten, j.taken(), j.routed(d))
 	for _, name := range j.path {

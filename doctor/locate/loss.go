@@ -15,4 +15,8 @@ type Loss struct {
 	Stopped bool   // By is a rule whose verdict it was
 	Likely  bool   // what was seen of the packet speaks for By, and not only where it ended
 	Others  []Object
+	// Unmasked says that the packet left the sender's node with the sender's own address, to which nobody outside can reply.
+	Unmasked bool
+	// Unanswered says that it left as it should, for hosts that nobody watches, and that nothing came back.
+	Unanswered bool
 }

@@ -22,6 +22,8 @@ type Object struct {
 	Value string `json:"value,omitempty"`
 	// MAC is that of a neighbour or of a forwarding entry.
 	MAC string `json:"mac,omitempty"`
+	// Via is the next hop of a route that has one.
+	Via netip.Addr `json:"-"`
 	// Bridge is the one that a port, or a forwarding entry, belongs to.
 	Bridge string `json:"bridge,omitempty"`
 	// Key is netstate's, if it has such objects.

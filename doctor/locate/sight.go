@@ -20,6 +20,12 @@ type Flow struct {
 	Path []string
 	// Outer are the underlay's addresses of the sender's and the receiver's node; invalid: both are on one node.
 	Outer [2]netip.Addr
+	// Echo is how the data of an echo request begins, by which packets are known whose address was translated.
+	Echo string `json:"-"`
+	// Exit is the sender's node, if the receiver is outside of the cluster, and Mask the address that packets are to leave it
+	// with; invalid: the sender's own.
+	Exit string
+	Mask netip.Addr
 }
 
 // Seen is a packet of a flow on a device.
@@ -70,6 +76,10 @@ func (f Flow) See(p packet.Sighting) (s Seen, ok bool) {
 		return s, false
 	}
 	s.Size = ip.Size
+	if is, known := f.isEcho(frame); known {
+		s.Back = frame.IsReply()
+		return s, is
+	}
 	switch {
 	case ip.Src == f.Src && ip.Dst == f.Dst, isTunnel(frame) && ip.Src == f.Outer[0] && ip.Dst == f.Outer[1]:
 		return s, true

@@ -104,9 +104,12 @@ func (j *judgement) routed(d Drop) (all []suspect) {
 }
 
 // isInnocent reports whether a route cannot have lost the packet: it is for the answer, which nobody sent yet; or it led
-// the packet out of the host towards one that nobody watches. The default route of a tunnel's packets is as it must be.
+// the packet out of the host towards one that nobody watches. The default route of a tunnel's packets is as it must be, and
+// so is that of packets to the outside, once they have left the pod.
 func (j *judgement) isInnocent(name string, r Routed) bool {
-	isDefault := r.Outer && r.Object.About.IsValid() && r.Object.About.Bits() == 0 && !r.Refuses
+	isAll := r.Object.About.IsValid() && r.Object.About.Bits() == 0
+	isPast := name != j.path[0] || name != j.at || j.isLeaving()
+	isDefault := isAll && (r.Outer && !r.Refuses || j.flow.Exit != "" && isPast && r.Object.Is("unicast"))
 	isTaken := !r.Refuses && name == j.at && j.isLeaving() && j.hosts[j.next].Name == ""
 	isUnanswered := name == j.at && j.next == ""
 	isLater := r.Back != j.back && !r.Reverse && !isUnanswered
@@ -176,7 +179,8 @@ func (j *judgement) rewritten() (all []suspect) {
 	for _, name := range j.path {
 		for _, h := range j.hosts[name].Hits {
 			isCopy := h.Effect.Copies && (j.concerns(h, j.back) || j.concerns(h, !j.back))
-			if h.Rewrote == "" || !isCopy && (passed || !j.concerns(h, j.back)) {
+			isMask := h.Effect.Source && name == j.flow.Exit && j.concerns(h, false)
+			if h.Rewrote == "" || !isCopy && !isMask && (passed || !j.concerns(h, j.back)) {
 				continue
 			}
 			score, exact := byWire, !h.Counted
@@ -188,7 +192,7 @@ func (j *judgement) rewritten() (all []suspect) {
 				}
 			case h.Effect.Marks:
 				score, exact = byReason, false
-			case h.Effect.Source: // may follow from a new destination
+			case h.Effect.Source && !isMask: // may follow from a new destination
 				score, exact = byReason+atLast, false
 			case h.Counted:
 				score = byReason + atDrop

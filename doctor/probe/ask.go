@@ -24,21 +24,33 @@ func Ask(ctx context.Context, k Kind, to netip.AddrPort) error {
 	here := watch.Here("this node")
 	switch k {
 	case ICMP:
-		return ask(ctx, Try{From: here, Dst: to.Addr(), Kind: ICMP})
+		return ask(ctx, Try{From: here, Dst: to.Addr(), Kind: ICMP}, newMark())
 	case TCP:
-		var d net.Dialer
-		conn, err := d.DialContext(ctx, "tcp", to.String())
-		switch {
-		case errors.Is(err, unix.ECONNREFUSED):
-			return nil
-		case err != nil:
-			return fmt.Errorf("connect: %w", orNoAnswer(err))
-		}
-		return conn.Close()
+		return knock(ctx, here, to)
 	case DNS:
 		return resolve(ctx, to)
 	}
 	return fmt.Errorf("%s cannot be asked of %s", k, to)
+}
+
+// httpsPort is one to which firewalls often let connections pass.
+const httpsPort = 443
+
+// knock opens a connection. That it is refused is an answer, too.
+func knock(ctx context.Context, from watch.Place, to netip.AddrPort) error {
+	var conn net.Conn
+	err := from.Do(func() (err error) {
+		var d net.Dialer
+		conn, err = d.DialContext(ctx, "tcp", to.String())
+		return err
+	})
+	switch {
+	case errors.Is(err, unix.ECONNREFUSED):
+		return nil
+	case err != nil:
+		return fmt.Errorf("connect: %w", orNoAnswer(err))
+	}
+	return conn.Close()
 }
 
 // apiName is a name that every cluster's DNS knows; that there is no such name is an answer too.

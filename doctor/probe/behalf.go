@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"encoding/binary"
 	"fmt"
 	"sync"
 
@@ -14,16 +15,26 @@ import (
 	"github.com/twill-net/twill/packet"
 )
 
-// mark begins the data of a probe that is sent in another host's name. The answer has it, too.
-type mark [16]byte
+// mark begins the data of an echo request. The answer has it, too.
+type mark [packet.EchoSize]byte
 
-// markPrefix begins all of them.
-var markPrefix = []byte("twill-pr")
+// markEnd ends all of them, after a number.
+var markEnd = []byte("twill-pr")
 
 func newMark() (m mark) {
-	copy(m[:], markPrefix)
-	_, _ = rand.Read(m[len(markPrefix):]) // it never fails (crypto/rand)
+	_, _ = rand.Read(m[:]) // it never fails (crypto/rand)
+	copy(m[len(m)-len(markEnd):], markEnd)
 	return m
+}
+
+// number is what tells it from others.
+func (m mark) number() uint64 { return binary.BigEndian.Uint64(m[:]) }
+
+// data is that of an echo request.
+func (t Try) data(m mark) []byte {
+	data := make([]byte, t.dataSize())
+	copy(data, m[:])
+	return data
 }
 
 // replies sees the answers to probes that were sent in the names of other hosts: they go to those hosts, which throw
@@ -69,7 +80,7 @@ func (r *replies) close() {
 
 // look ends the wait for an answer that leaves to the host in whose name was asked.
 func (r *replies) look(_ int, c packet.Captured) error {
-	i := bytes.Index(c.Data, markPrefix)
+	i := bytes.Index(c.Data, markEnd) + len(markEnd) - len(mark{})
 	if i < 0 || len(c.Data) < i+len(mark{}) || c.Type != unix.PACKET_OUTGOING || !c.Decode().IsReply() {
 		return nil
 	}
@@ -93,7 +104,7 @@ func (r *replies) expect(m mark) <-chan struct{} {
 
 // onBehalf sends one echo request in the name of another host of the sender's namespace, and waits until the reply is on
 // its way to that host. It needs CAP_NET_RAW and CAP_NET_ADMIN there.
-func onBehalf(ctx context.Context, r *replies, t Try) error {
+func onBehalf(ctx context.Context, r *replies, t Try, marked mark) error {
 	if r.err != nil {
 		return r.err
 	}
@@ -102,11 +113,8 @@ func onBehalf(ctx context.Context, r *replies, t Try) error {
 		return fmt.Errorf("in the name of %s: %w", t.Src, err)
 	}
 	defer s.Close()
-	marked := newMark()
-	data := make([]byte, t.dataSize())
-	copy(data, marked[:])
 	seen := r.expect(marked)
-	if err := s.SendData(t.Dst, data); err != nil {
+	if err := s.SendData(t.Dst, t.data(marked)); err != nil {
 		return fmt.Errorf("send: %w", cause(err))
 	}
 	select {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"syscall"
 	"time"
 
@@ -32,9 +31,6 @@ var (
 	ErrTwice = errors.New("answered more than once")
 )
 
-// packetSize returns the size of an echo request as an IP packet.
-func (t Try) packetSize() int { return echo.Headers(t.Dst) + t.dataSize() }
-
 // open opens the socket of an echo request.
 func (t Try) open(o echo.Options) (s *echo.Socket, err error) {
 	o.Limit = echo.DeviceMTU
@@ -49,7 +45,7 @@ func (t Try) open(o echo.Options) (s *echo.Socket, err error) {
 }
 
 // ask sends one echo request and waits for its reply.
-func ask(ctx context.Context, t Try) error {
+func ask(ctx context.Context, t Try, m mark) error {
 	var o echo.Options
 	if t.Bound {
 		o.From = t.Src
@@ -59,13 +55,12 @@ func ask(ctx context.Context, t Try) error {
 		return err
 	}
 	defer s.Close()
-	number := rand.Uint64()
-	if err := s.Send(t.Dst, number, t.packetSize()); err != nil {
+	if err := s.SendData(t.Dst, t.data(m)); err != nil {
 		return fmt.Errorf("send: %w", cause(err))
 	}
 	return onlyAnswer(ctx, s, func() (bool, error) {
 		from, n, err := s.Receive()
-		return n == number && from == t.Dst, err
+		return n == m.number() && from == t.Dst, err
 	})
 }
 

@@ -46,7 +46,7 @@ func (k Kind) Proto() string {
 
 // Try is one exchange of packets between two places.
 type Try struct {
-	From, To watch.Place
+	From, To watch.Place // where To cannot be entered, any answer to TCP counts
 	Src, Dst netip.Addr
 	Bound    bool // the sender insists on Src; else its kernel chooses, as for most programs
 	OnBehalf bool // Src is another host's behind From's namespace, which sends in its name; of ICMP only
@@ -90,6 +90,7 @@ func (t Try) String() string {
 type Result struct {
 	Try
 	Port uint16 // of the receiver; 0: none
+	Echo string // how the data of an echo request begins; empty: it is none
 	Err  error
 }
 
@@ -114,22 +115,25 @@ func Send(ctx context.Context, tries []Try, patience time.Duration) []Result {
 	var wait sync.WaitGroup
 	for i, t := range tries {
 		results[i].Try = t
-		wait.Go(func() { results[i].Port, results[i].Err = send(ctx, servers, replies, t) })
+		wait.Go(func() { results[i].send(ctx, servers, replies) })
 	}
 	wait.Wait()
 	return results
 }
 
-// send makes a try, and returns the port that it went to.
-func send(ctx context.Context, servers *servers, replies *replies, t Try) (port uint16, err error) {
-	if t.OnBehalf {
-		return 0, onBehalf(ctx, replies, t)
+// send makes the try.
+func (r *Result) send(ctx context.Context, servers *servers, replies *replies) {
+	t, m := r.Try, newMark()
+	switch proto := t.Kind.Proto(); {
+	case t.OnBehalf:
+		r.Echo, r.Err = string(m[:]), onBehalf(ctx, replies, t, m)
+	case proto == "icmp":
+		r.Echo, r.Err = string(m[:]), ask(ctx, t, m)
+	case proto == "udp":
+		r.Port, r.Err = datagram(ctx, servers, t)
+	case t.To.Do == nil:
+		r.Port, r.Err = httpsPort, knock(ctx, t.From, netip.AddrPortFrom(t.Dst, httpsPort))
+	default:
+		r.Port, r.Err = stream(ctx, servers, t)
 	}
-	switch t.Kind.Proto() {
-	case "icmp":
-		return 0, ask(ctx, t)
-	case "tcp":
-		return stream(ctx, servers, t)
-	}
-	return datagram(ctx, servers, t)
 }

@@ -198,8 +198,8 @@ func (r route) follows(addresses []address) bool {
 }
 
 func (r route) object() locate.Object {
-	return locate.Object{Kind: locate.Route, Dev: r.dev, Part: routeType(r.kind), Text: r.text(), Usual: "no such route", About: r.dst,
-		Fix: r.fix()}
+	return locate.Object{Kind: locate.Route, Dev: r.dev, Via: r.via, Part: routeType(r.kind), Text: r.text(), Usual: "no such route",
+		About: r.dst, Fix: r.fix()}
 }
 
 // fix returns the command that deletes the route.

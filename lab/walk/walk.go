@@ -73,21 +73,30 @@ func Walk(ctx context.Context, l *lab.Lab, from, to *lab.Pod, f netstate.Family)
 
 // Stops are the hosts between two pods, in the order in which a packet meets them.
 func Stops(l *lab.Lab, from, to *lab.Pod) ([]watch.Place, error) {
-	first, last := watch.Place{Host: from.ID(), Do: from.Do}, watch.Place{Host: to.ID(), Do: to.Do}
-	near, far := watch.Place{Host: from.Node.Name, Do: from.Node.Do}, watch.Place{Host: to.Node.Name, Do: to.Node.Do}
-	if near.Host == far.Host {
-		return []watch.Place{first, near, last}, nil
+	last := watch.Place{Host: to.ID(), Do: to.Do}
+	if from.Node.Name == to.Node.Name {
+		return append(leaving(from)[:2], last), nil
 	}
+	stops, err := StopsOut(l, from)
+	return append(append(stops, routers(to.Node)...), watch.Place{Host: to.Node.Name, Do: to.Node.Do}, last), err
+}
+
+// StopsOut are the hosts from a pod to the underlay.
+func StopsOut(l *lab.Lab, from *lab.Pod) ([]watch.Place, error) {
 	underlay, err := l.Find("underlay")
-	stops := []watch.Place{first, near}
-	for _, r := range from.Node.Routers() {
-		stops = append(stops, watch.Place{Host: near.Host + "'s router", Do: r.Do})
+	return append(leaving(from), watch.Place{Host: "underlay", Do: underlay.Do}), err
+}
+
+// leaving are a pod, its node, and the node's routers.
+func leaving(from *lab.Pod) []watch.Place {
+	return append([]watch.Place{{Host: from.ID(), Do: from.Do}, {Host: from.Node.Name, Do: from.Node.Do}}, routers(from.Node)...)
+}
+
+func routers(n *lab.Node) (all []watch.Place) {
+	for _, r := range n.Routers() {
+		all = append(all, watch.Place{Host: n.Name + "'s router", Do: r.Do})
 	}
-	stops = append(stops, watch.Place{Host: "underlay", Do: underlay.Do})
-	for _, r := range to.Node.Routers() {
-		stops = append(stops, watch.Place{Host: far.Host + "'s router", Do: r.Do})
-	}
-	return append(stops, far, last), err
+	return all
 }
 
 // explain adds the steps, and what decided about each.

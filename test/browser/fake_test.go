@@ -63,7 +63,7 @@ func (f *fake) Places(context.Context) (target.Places, error) {
 	return target.Places{Segments: []target.Segment{}, Pods: f.pods, Services: []target.Service{{ID: "service/shop/web", Ports: []uint16{80}}}}, nil
 }
 
-func (f *fake) Doctor(context.Context, doctor.Probing) (doctor.Survey, error) {
+func (f *fake) Doctor(context.Context, doctor.Probing, ...netip.Addr) (doctor.Survey, error) {
 	return doctor.Survey{Nodes: []doctor.Diagnosis{{Node: "node1", Findings: []doctor.Finding{finding}}}}, nil
 }
 

@@ -4,9 +4,13 @@ package causes
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/twill-net/twill/internal/host"
+	"github.com/twill-net/twill/lab"
 )
 
 // outcome is what a cause did to packets.
@@ -173,7 +177,7 @@ func (t *trial) diagnose() {
 	case harmless:
 		if first.broken() {
 			t.Latent = t.latent()
-			t.False = !t.Latent
+			t.False = !t.Latent && !t.cutsOff()
 		}
 	}
 }
@@ -189,6 +193,17 @@ func (t *trial) latent() bool {
 	first := t.oracle.matrix(t.Context(), patience)
 	t.pause(settle)
 	return len(first.both(t.oracle.matrix(t.Context(), patience)).real()) > 0
+}
+
+// cutsOff reports whether a pod does not reach the outside, where the other pods do not answer for it.
+func (t *trial) cutsOff() bool {
+	_, outside := t.lab.Outside()
+	return slices.ContainsFunc(t.lab.Pods(), func(p *lab.Pod) bool {
+		return slices.ContainsFunc(outside, func(a netip.Addr) bool {
+			_, err := p.Ping(t.Context(), host.Ping{To: a, Timeout: patience})
+			return err != nil
+		})
+	})
 }
 
 // heal takes the cause back, and makes the lab anew if it is not as it was.

@@ -163,7 +163,7 @@ func TestProbe(t *testing.T) {
 		}
 	})
 	t.Run("healthy", func(t *testing.T) {
-		if got := ask(); got.Failed() || got.Probes.Sent != 180 || len(got.Probes.Unread) > 0 {
+		if got := ask(); got.Failed() || got.Probes.Sent != 186 || len(got.Probes.Unread) > 0 {
 			t.Errorf("got %+v, probes %+v", got.First, got.Probes)
 		}
 	})

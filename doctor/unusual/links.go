@@ -206,6 +206,9 @@ func (d *linkDifferences) state(fresh link, idle bool) {
 		d.add(locate.NoCarrier, "", "LOWER_UP", "up") // the other end has to be up, too
 	}
 	for _, f := range ipFlags {
+		if l.kind != "" && l.kind != fresh.kind {
+			break // each kind has its own
+		}
 		switch has, usual := l.flags&f.bit != 0, fresh.flags&f.bit != 0; {
 		case has && !usual:
 			d.add(f.name, "", "no "+f.name, f.off())

@@ -56,6 +56,9 @@ func (o Options) List(ctx context.Context) (all []locate.Object, unread []string
 		}
 		all = append(all, found...)
 	}
+	if f, err := reference(); err == nil && f.release != "" {
+		unread = append(unread, f.note())
+	}
 	if o.Usual != nil {
 		all = slices.DeleteFunc(all, o.Usual)
 	}

@@ -24,6 +24,7 @@ var mechanisms = []struct {
 	{"send echo requests", []string{"golang.org/x/net/icmp"}, []string{"internal/echo"}},
 	{"open a socket for frames", []string{"unix.AF_PACKET"}, []string{"packet"}},
 	{"see packets pass", []string{"packet.OpenTap", "packet.Wait"}, []string{"doctor/watch"}},
+	{"look where the calling thread is", []string{"watch.Here"}, []string{"doctor/facts", "target"}},
 	{"see why packets end", []string{"drops.Watch", "drops.WatchNamespaces"}, []string{"doctor/watch"}},
 	{"trace packets through rules", []string{"ruletrace.Start"}, []string{"doctor/watch"}},
 	{"see packets end", []string{"ringbuf.NewReader", "perf.NewReader"}, []string{"doctor/drops"}},

@@ -123,7 +123,7 @@ func (t Tracing) read(q service.Query, node string, client []netip.Addr) (
 // places returns the namespaces that this node can enter: its own, and its pods'. If the client's is not among
 // them, another pod connects in its place, or the node itself with the bridge's address.
 func (h *here) places(f doctor.Facts, client netip.Addr) (connect.Places, error) {
-	pods, err := follow.PodSites(f)
+	pods, err := follow.PodSites(h.do, f)
 	if err != nil {
 		return connect.Places{}, err
 	}

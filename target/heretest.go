@@ -10,6 +10,7 @@ import (
 	"github.com/twill-net/twill/doctor"
 	"github.com/twill-net/twill/doctor/follow"
 	"github.com/twill-net/twill/doctor/probe"
+	"github.com/twill-net/twill/doctor/watch"
 	"github.com/twill-net/twill/netstate"
 )
 
@@ -42,11 +43,12 @@ func (h *here) Test(ctx context.Context, g Goals) (doctor.Connectivity, error) {
 	n.Denies = judges.Denies
 	r, err := n.Probe(ctx)
 	count(&tested, n, r)
+	from := watch.Place{Host: f.Node, Do: h.do}
 	for _, s := range single {
-		tested.Count(f.Node, s.name, netstate.FamilyOf(s.to.Addr()).String(), string(s.kind), outcome(probe.Ask(ctx, s.kind, s.to)))
+		tested.Count(f.Node, s.name, netstate.FamilyOf(s.to.Addr()).String(), string(s.kind), outcome(probe.Ask(ctx, from, s.kind, s.to)))
 	}
 	for _, p := range f.Paths {
-		err := probe.Ask(ctx, probe.ICMP, netip.AddrPortFrom(p.Underlay, 0))
+		err := probe.Ask(ctx, from, probe.ICMP, netip.AddrPortFrom(p.Underlay, 0))
 		tested.Count(f.Node, "node "+p.Node, netstate.FamilyOf(p.Underlay).String(), string(probe.ICMP), outcome(err))
 	}
 	tested.Probes.Seconds, tested.Probes.Unread, tested.Probes.Notes = time.Since(began).Seconds(), r.Unread, r.Notes

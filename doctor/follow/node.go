@@ -24,7 +24,13 @@ func Node(in func(func() error) error, f doctor.Facts, more ...netip.Addr) (Netw
 	here := watch.Place{Host: f.Node, Do: in}
 	n := Network{MTU: f.PodMTU, Expected: Expects(f)}
 	var files map[string]string
-	if err := in(func() (err error) { files, err = behind(); return err }); err != nil {
+	var may bool
+	err := in(func() (err error) {
+		files, err = behind()
+		may = probe.MayActFor()
+		return err
+	})
+	if err != nil {
 		return n, err
 	}
 	var outer []netip.Addr
@@ -36,7 +42,7 @@ func Node(in func(func() error) error, f doctor.Facts, more ...netip.Addr) (Netw
 		outer = append(outer, a)
 	}
 	n.ownPods(f, files, outer, more)
-	if probe.MayActFor() {
+	if may {
 		for i := range n.Pods {
 			n.Pods[i].Deputy = here
 		}
@@ -89,10 +95,11 @@ func outerOf(f doctor.Facts, node string, own []netip.Addr) (all []netip.Addr) {
 	return all
 }
 
-// PodSites returns the namespaces of this node's pods that can be entered, by their addresses.
-func PodSites(f doctor.Facts) (map[netip.Addr]watch.Place, error) {
-	files, err := behind()
-	if err != nil {
+// PodSites returns the namespaces of a node's pods that can be entered, by their addresses. The node is in the namespace that
+// in calls functions in.
+func PodSites(in func(func() error) error, f doctor.Facts) (map[netip.Addr]watch.Place, error) {
+	var files map[string]string
+	if err := in(func() (err error) { files, err = behind(); return err }); err != nil {
 		return nil, err
 	}
 	all := map[netip.Addr]watch.Place{}

@@ -16,19 +16,18 @@ import (
 // DNS is a question to a DNS server; it is only asked by Ask.
 const DNS Kind = "DNS"
 
-// Ask sends one packet of a kind from the calling thread's namespace to something that nobody of ours answers for: a
-// node, a Service, a DNS server. A connection that is refused is an answer too.
-func Ask(ctx context.Context, k Kind, to netip.AddrPort) error {
+// Ask sends one packet of a kind from a place to something that nobody of ours answers for: a node, a Service, a DNS
+// server. A connection that is refused is an answer too.
+func Ask(ctx context.Context, from watch.Place, k Kind, to netip.AddrPort) error {
 	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
-	here := watch.Here("this node")
 	switch k {
 	case ICMP:
-		return ask(ctx, Try{From: here, Dst: to.Addr(), Kind: ICMP}, newMark())
+		return ask(ctx, Try{From: from, Dst: to.Addr(), Kind: ICMP}, newMark())
 	case TCP:
-		return knock(ctx, here, to)
+		return knock(ctx, from, to)
 	case DNS:
-		return resolve(ctx, to)
+		return resolve(ctx, from, to)
 	}
 	return fmt.Errorf("%s cannot be asked of %s", k, to)
 }
@@ -38,12 +37,7 @@ const httpsPort = 443
 
 // knock opens a connection. That it is refused is an answer, too.
 func knock(ctx context.Context, from watch.Place, to netip.AddrPort) error {
-	var conn net.Conn
-	err := from.Do(func() (err error) {
-		var d net.Dialer
-		conn, err = d.DialContext(ctx, "tcp", to.String())
-		return err
-	})
+	conn, err := dial(ctx, from, "tcp", to)
 	switch {
 	case errors.Is(err, unix.ECONNREFUSED):
 		return nil
@@ -51,6 +45,15 @@ func knock(ctx context.Context, from watch.Place, to netip.AddrPort) error {
 		return fmt.Errorf("connect: %w", orNoAnswer(err))
 	}
 	return conn.Close()
+}
+
+func dial(ctx context.Context, from watch.Place, network string, to netip.AddrPort) (conn net.Conn, err error) {
+	err = from.Do(func() (err error) {
+		var d net.Dialer
+		conn, err = d.DialContext(ctx, network, to.String())
+		return err
+	})
+	return conn, err
 }
 
 // apiName is a name that every cluster's DNS knows; that there is no such name is an answer too.
@@ -63,13 +66,12 @@ func Question() ([]byte, error) {
 	return m.Pack()
 }
 
-func resolve(ctx context.Context, server netip.AddrPort) error {
+func resolve(ctx context.Context, from watch.Place, server netip.AddrPort) error {
 	question, err := Question()
 	if err != nil {
 		return err
 	}
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "udp", server.String())
+	conn, err := dial(ctx, from, "udp", server)
 	if err != nil {
 		return fmt.Errorf("connect: %w", cause(err))
 	}

@@ -83,12 +83,7 @@ func TestSend(t *testing.T) {
 // TestAsk: a refused connection is an answer, and silence is none.
 func TestAsk(t *testing.T) {
 	near, far := pair(t)
-	ask := func(k Kind, to netip.AddrPort) (err error) {
-		if bad := near.Do(func() error { err = Ask(t.Context(), k, to); return nil }); bad != nil {
-			t.Fatal(bad)
-		}
-		return err
-	}
+	ask := func(k Kind, to netip.AddrPort) error { return Ask(t.Context(), near, k, to) }
 	at := netip.AddrPortFrom(b, 53)
 	if err := ask(TCP, at); err != nil {
 		t.Errorf("a closed port: %v", err)

@@ -38,6 +38,7 @@ type options struct {
 	count int
 	only  []int // causes by their numbers; none: all
 	kind  *regexp.Regexp
+	place *regexp.Regexp
 }
 
 func readOptions(t *testing.T) options {
@@ -55,6 +56,9 @@ func readOptions(t *testing.T) options {
 	}
 	if o.kind, err = regexp.Compile(os.Getenv("CAUSES_KIND")); err != nil {
 		t.Fatalf("CAUSES_KIND: want a regular expression: %v", err)
+	}
+	if o.place, err = regexp.Compile(os.Getenv("CAUSES_PLACE")); err != nil {
+		t.Fatalf("CAUSES_PLACE: want a regular expression: %v", err)
 	}
 	if s := os.Getenv("CAUSES_ONLY"); s != "" {
 		if o.only, err = numbers(s); err != nil {
@@ -100,11 +104,13 @@ func (o options) numbers() iter.Seq[int] {
 }
 
 // TestCauses injects CAUSES_COUNT (1000) causes. CAUSES_SEED repeats a run, and CAUSES_ONLY=3,17,20-29 injects some of
-// its causes only, CAUSES_KIND=REGEXP those of some kinds. CAUSES_TABLE is a file for the table, CAUSES_LOG one for a
+// its causes only, CAUSES_KIND=REGEXP those of some kinds, CAUSES_PLACE=REGEXP those in some places. CAUSES_TABLE is a file for the table, CAUSES_LOG one for a
 // line of JSON for each cause.
 func TestCauses(t *testing.T) {
 	o := readOptions(t)
-	r := &run{T: t, options: o, program: filepath.Join(labtest.BinDir(t), "twillctl"), variant: -1}
+	r := &run{T: t, options: o, program: filepath.Join(labtest.BinDir(t), "twillctl"), kubectl: t.TempDir(),
+		variant: -1}
+	r.must(os.WriteFile(filepath.Join(r.kubectl, "kubectl"), []byte(kubectl), 0o700))
 	t.Logf("CAUSES_SEED=%d", o.seed)
 	defer r.down()
 	r.open()
@@ -114,7 +120,7 @@ func TestCauses(t *testing.T) {
 		if t.Context().Err() != nil {
 			break
 		}
-		if !o.kind.MatchString(newCause(o.seed, n, exampleWorld(), nil).kind) {
+		if c := newCause(o.seed, n, exampleWorld(), nil); !o.kind.MatchString(c.kind) || !o.place.MatchString(c.place) {
 			continue
 		}
 		r.prepare(n)
@@ -127,6 +133,7 @@ type run struct {
 	*testing.T
 	options
 	program string
+	kubectl string // the folder that has it
 	variant int
 	lab     *lab.Lab
 	world   *world

@@ -41,28 +41,43 @@ func (f finding) String() string {
 // doctorLimit is how long the doctor may take before it has failed.
 const doctorLimit = time.Minute
 
+// report is what twillctl doctor prints of several nodes.
+type report struct {
+	First *finding `json:"first"`
+	Nodes []struct {
+		Findings []finding `json:"findings"`
+	} `json:"nodes"`
+}
+
+func (r report) first() finding {
+	if r.First == nil {
+		return finding{}
+	}
+	return *r.First
+}
+
 // ask has the doctor look at the whole lab with a probe.
 func ask(ctx context.Context, program, lab string) (finding, time.Duration, error) {
+	a, took, err := askDoctor(ctx, nil, program, "--lab="+lab)
+	return a.first(), took, err
+}
+
+// askDoctor has the doctor look at several nodes with a probe.
+func askDoctor(ctx context.Context, env []string, program, what string) (a report, took time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, doctorLimit)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, program, "doctor", "--lab", lab, "--probe", "-o", "json")
+	cmd := exec.CommandContext(ctx, program, "doctor", what, "--probe", "-o", "json")
 	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	cmd.Env, cmd.Stdout, cmd.Stderr = env, &stdout, &stderr
 	began := time.Now()
-	err := cmd.Run()
-	took := time.Since(began)
+	err = cmd.Run()
+	took = time.Since(began)
 	var exit *exec.ExitError
 	if err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) {
-		return finding{}, took, fmt.Errorf("twillctl doctor: %w: %s", err, strings.TrimSpace(stderr.String()))
+		return a, took, fmt.Errorf("twillctl doctor: %w: %s", err, strings.TrimSpace(stderr.String()))
 	}
-	var answer struct {
-		First *finding `json:"first"`
+	if err := json.Unmarshal(stdout.Bytes(), &a); err != nil {
+		return a, took, fmt.Errorf("read the answer of twillctl doctor: %w", err)
 	}
-	if err := json.Unmarshal(stdout.Bytes(), &answer); err != nil {
-		return finding{}, took, fmt.Errorf("read the answer of twillctl doctor: %w", err)
-	}
-	if answer.First == nil {
-		return finding{}, took, nil
-	}
-	return *answer.First, took, nil
+	return a, took, nil
 }

@@ -35,15 +35,11 @@ type verdict struct {
 	Outcome outcome `json:"outcome"`
 	Why     string  `json:"why,omitempty"` // it was refused, or what was lost
 
-	First   finding  `json:"first"`
-	Seconds float64  `json:"seconds,omitempty"` // the doctor's
-	Failed  string   `json:"failed,omitempty"`  // the doctor
-	Green   bool     `json:"green,omitempty"`
-	Where   bool     `json:"placeRight,omitempty"`
-	What    bool     `json:"objectRight,omitempty"`
-	Missing []string `json:"missing,omitempty"` // in the object
-	False   bool     `json:"falseAlarm,omitempty"`
-	Latent  bool     `json:"latent,omitempty"` // packets are lost as soon as neighbours are forgotten
+	opinion         // from outside
+	Seen    bool    `json:"seen,omitempty"` // agents have the right to look where it is
+	Inside  opinion `json:"inside,omitzero"`
+	Through opinion `json:"through,omitzero"`
+	Latent  bool    `json:"latent,omitempty"` // packets are lost as soon as neighbours are forgotten
 
 	By     string `json:"by,omitempty"`     // whose advice was followed, if not the doctor's
 	Ran    string `json:"ran,omitempty"`    // the commands that were offered
@@ -80,7 +76,7 @@ func (r *run) try(c *cause) verdict {
 	t.Took = time.Since(t.began).Seconds()
 	if idle, yes := before.saturated(); yes {
 		return verdict{Number: t.Number, Kind: t.Kind, Lab: t.Lab, Cause: t.Cause, Place: t.Place, Outcome: refused,
-			Why: fmt.Sprintf("the machine was saturated: %.0f %% idle", 100*idle), First: t.First, Left: t.Left, Took: t.Took}
+			Why: fmt.Sprintf("the machine was saturated: %.0f %% idle", 100*idle), opinion: opinion{First: t.First}, Left: t.Left, Took: t.Took}
 	}
 	return t.verdict
 }
@@ -154,34 +150,6 @@ func (t *trial) agentSees() bool {
 	})
 }
 
-// diagnose asks the doctor, and scores what it says.
-func (t *trial) diagnose() {
-	first, took, err := ask(t.Context(), t.program, t.lab.Name())
-	t.First, t.Seconds = first, took.Seconds()
-	if err != nil {
-		t.Failed = err.Error()
-		return
-	}
-	switch t.Outcome {
-	case hurts:
-		t.Where = first.Place == t.injected.place || slices.Contains(t.injected.also, first.Place)
-		t.Missing = missing(t.injected.tokens, first.text())
-		t.What = t.Missing == nil && first.ID != ""
-		isNamed := t.Where && t.What
-		t.Green = !first.broken() && !isNamed
-		if t.Green && len(t.oracle.matrix(t.Context(), patience).real()) == 0 {
-			t.Outcome, t.Green = flapping, false // an entry that nobody confirms is forgotten after some seconds
-		} else {
-			t.follow()
-		}
-	case harmless:
-		if first.broken() {
-			t.Latent = t.latent()
-			t.False = !t.Latent && !t.cutsOff()
-		}
-	}
-}
-
 // latent reports whether packets are lost when neighbours are looked for anew: then the cause was hidden only.
 func (t *trial) latent() bool {
 	for _, place := range t.world.places() {
@@ -211,7 +179,7 @@ func (t *trial) heal() {
 	err := t.injected.undo(t.Context())
 	t.Left = t.left()
 	if err != nil && t.Left == "" && t.Outcome == harmless && t.agentSees() {
-		t.Outcome, t.False = repaired, false // there was nothing to take back any more
+		t.Outcome, t.False, t.Inside.False, t.Through.False = repaired, false, false, false // there was nothing to take back any more
 	} else if err != nil && t.Left == "" && t.Ran == "" && t.Outcome != refused && t.Outcome != harmless {
 		t.Left = lastLine(err)
 	}

@@ -1,0 +1,160 @@
+//go:build soak
+
+package causes
+
+import (
+	"context"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// The ways in which the doctor looks: from the root of the lab, where it enters everything; as an agent's container has it, on
+// the nodes, one by one; and these answers put together, as kubectl twill does.
+const (
+	outside = "outside"
+	inside  = "inside"
+	through = "through the agents"
+)
+
+var ways = []string{outside, inside, through}
+
+// opinion is what the doctor said in one way, and how right it was.
+type opinion struct {
+	First   finding  `json:"first"`
+	Seconds float64  `json:"seconds,omitempty"`
+	Failed  string   `json:"failed,omitempty"`
+	Green   bool     `json:"green,omitempty"`
+	Where   bool     `json:"placeRight,omitempty"`
+	What    bool     `json:"objectRight,omitempty"`
+	Missing []string `json:"missing,omitempty"` // in the object
+	False   bool     `json:"falseAlarm,omitempty"`
+}
+
+// kubectl stands for the program where there is no cluster: it lists an agent's pod on each node of a lab, and runs
+// twillctl as the agent's container would, in the node's network namespace, with the rights that the manifest gives it.
+const kubectl = `#!/bin/sh
+case $1 in
+get)
+	case $2 in networkpolicies*) exit;; esac
+	echo '{"items": [{"kind": "DaemonSet", "metadata": {"name": "twill", "namespace": "kube-twill", "uid": "twill"}}'
+	for node in $LAB_NODES; do
+		echo ',{"kind": "Pod", "metadata": {"name": "'$node'", "namespace": "kube-twill",
+			"ownerReferences": [{"kind": "DaemonSet", "uid": "twill", "controller": true}]}, "spec": {"nodeName": "'$node'"}}'
+	done
+	echo ']}';;
+exec)
+	node=$3
+	while [ "$1" != twillctl ]; do shift; done
+	shift
+	exec nsenter --net="/run/netns/$LAB-$node" unshare --mount --pid --fork --kill-child --mount-proc sh -ec '
+		mount -t sysfs sysfs /sys
+		mount -t tmpfs tmpfs /run/netns
+		exec setpriv --no-new-privs --bounding-set=-all,+dac_override,+net_admin,+net_raw "$@"
+		' sh "$TWILLCTL" "$@" --cni-cache-dir="$LAB_DIR/$node/cni-cache";;
+esac
+`
+
+// cluster returns the environment in which a lab is a cluster.
+func (r *run) cluster() []string {
+	var names []string
+	for _, n := range r.lab.Nodes() {
+		names = append(names, n.Name)
+	}
+	return append(os.Environ(), "PATH="+r.kubectl+":"+os.Getenv("PATH"), "LAB="+r.lab.Name(), "LAB_DIR="+r.lab.Dir(),
+		"LAB_NODES="+strings.Join(names, " "), "TWILLCTL="+r.program)
+}
+
+// askAgents has the doctor ask the agents of all nodes: the first of each node, and of all together.
+func (r *run) askAgents(ctx context.Context) (nodes []finding, first finding, took time.Duration, err error) {
+	a, took, err := askDoctor(ctx, r.cluster(), r.program, "--cluster")
+	for _, n := range a.Nodes {
+		if len(n.Findings) > 0 {
+			nodes = append(nodes, r.ofPod(n.Findings[0]))
+		}
+	}
+	return nodes, r.ofPod(a.first()), took, err
+}
+
+// ofPod names the pod behind a port, which is what the doctor on a node calls it by.
+func (r *run) ofPod(f finding) finding {
+	for _, n := range r.world.nodes {
+		for _, p := range n.pods {
+			if f.Place == n.name+"/"+p.port {
+				f.Place = p.id
+			}
+		}
+	}
+	return f
+}
+
+// isSeen reports whether an agent has the right to look where the cause is: on its node, and not in pods, nor between nodes.
+func (t *trial) isSeen() bool {
+	return t.injected.place != underlay && !strings.Contains(t.injected.place, "/")
+}
+
+// diagnose asks the doctor in all ways, and scores what it says.
+func (t *trial) diagnose() {
+	first, took, err := ask(t.Context(), t.program, t.lab.Name())
+	t.opinion = t.score(first, took, err)
+	nodes, all, took, err := t.askAgents(t.Context())
+	t.Through = t.score(all, took, err)
+	t.Inside = t.score(finding{}, took, err)
+	for _, n := range nodes {
+		if a := t.score(n, took, err); a.better(t.Inside, t.Outcome) {
+			t.Inside = a
+		}
+	}
+	t.Seen = t.isSeen()
+	if t.Outcome == harmless && (t.False || t.Inside.False || t.Through.False) {
+		t.Latent = t.latent()
+		cuts := t.cutsOff()
+		for _, a := range []*opinion{&t.opinion, &t.Inside, &t.Through} {
+			a.False = a.False && !t.Latent && !cuts
+		}
+	}
+	if t.Outcome != hurts || t.Failed != "" {
+		return
+	}
+	if t.Green && len(t.oracle.matrix(t.Context(), patience).real()) == 0 {
+		t.Outcome, t.Green = flapping, false // an entry that nobody confirms is forgotten after some seconds
+	} else {
+		t.follow()
+	}
+}
+
+// score compares what the doctor said first with what was injected.
+func (t *trial) score(first finding, took time.Duration, err error) opinion {
+	a := opinion{First: first, Seconds: took.Seconds()}
+	switch {
+	case err != nil:
+		a.Failed = err.Error()
+	case t.Outcome == hurts:
+		a.Where = first.Place == t.injected.place || slices.Contains(t.injected.also, first.Place)
+		a.Missing = missing(t.injected.tokens, first.text())
+		a.What = a.Missing == nil && first.ID != ""
+		a.Green = !first.broken() && !(a.Where && a.What)
+	case t.Outcome == harmless:
+		a.False = first.broken()
+	}
+	return a
+}
+
+// better reports whether an answer is to be taken rather than another node's: the one that is right about what hurts, and the
+// one that is wrong about what does not.
+func (a opinion) better(b opinion, o outcome) bool {
+	right := func(a opinion) int {
+		n := 0
+		for i, yes := range []bool{!a.Green, a.Where, a.Where && a.What} {
+			if yes {
+				n += i + 1
+			}
+		}
+		return n
+	}
+	if o == hurts {
+		return right(a) > right(b)
+	}
+	return a.False && !b.False
+}

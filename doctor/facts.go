@@ -25,6 +25,8 @@ type Facts struct {
 	Agent    Agent
 	Lease    Lease
 	Underlay backend.Node
+	// Left is what the agent made while there was an underlay, if none can be chosen: it leaves that in place.
+	Left netstate.State
 	// NoUnderlay has the families for which no underlay could be chosen, and why; Want and Plan are empty then.
 	NoUnderlay    map[netstate.Family]string
 	Taken         []Taken        // of the underlays' addresses, those that another machine answers for; asked with AllProbes only
@@ -275,6 +277,8 @@ type Hop struct {
 	Dev   string
 	Via   netip.Addr
 	Error string // why there is none
+	// By is what has this host take the packets for its own, and Fix the command that takes it away; empty: it does not.
+	By, Fix string
 }
 
 func (h Hop) String() string {
@@ -353,6 +357,8 @@ type Probe struct {
 	To   netip.Addr
 	Size int // bytes of the IP packet
 	OK   bool
+	// Connects reports whether the host, which answers no pings, answers a connection.
+	Connects bool
 	// Sent and Seen count packets of this probe that left, and that came back, through the underlay's device: they
 	// tell a filter on this node from one on the path. They are -1 if nobody counted.
 	Sent, Seen int

@@ -234,7 +234,7 @@ func flagOf(args []string, name string) string {
 func (e *exam) checkProbes() {
 	failed := map[string]bool{}
 	for _, p := range e.Probes {
-		if p.OK || failed[p.Node] {
+		if p.OK || p.Connects || failed[p.Node] {
 			continue
 		}
 		failed[p.Node] = true

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/twill-net/twill/netstate"
 	"github.com/twill-net/twill/subnet"
@@ -29,7 +30,7 @@ func (e *exam) checkLease() {
 func (e *exam) checkUnderlay() {
 	if len(e.NoUnderlay) > 0 {
 		first := slices.Min(slices.Collect(maps.Keys(e.NoUnderlay)))
-		e.find(underlayMissing, "the underlay", "an interface that is up and has an address", e.NoUnderlay[first], "")
+		e.find(underlayMissing, strings.TrimSpace("the underlay "+e.ownAddress(first)), "an interface that is up and has an address", e.NoUnderlay[first], "")
 		return
 	}
 	if e.LeftOut != "" {
@@ -113,4 +114,14 @@ func (e *exam) checkSharedUnderlay() {
 				fmt.Sprintf("%s is %s's too", s.Underlay, other), "")
 		}
 	}
+}
+
+// ownAddress returns the address of a family that peers know this node by, empty if it has none.
+func (f Facts) ownAddress(family netstate.Family) string {
+	for _, s := range f.Lease.Snapshot.Local.Stacks {
+		if netstate.FamilyOf(s.Underlay) == family {
+			return s.Underlay.String()
+		}
+	}
+	return ""
 }

@@ -101,6 +101,8 @@ func trials(f Facts) []trial {
 			in := rules.Packet{Src: p.Pod, Dst: pod, In: dev, Out: f.Bridge, Proto: "tcp", DPort: 80}
 			all = append(all, forwarded(out, "a packet of a pod to a pod of "+p.Node)...)
 			all = append(all, forwarded(in, "a packet of a pod of "+p.Node+" to a pod")...)
+			all = append(all, forwarded(answer(out), "an answer of a pod to a pod of "+p.Node)...)
+			all = append(all, forwarded(answer(in), "an answer of a pod of "+p.Node+" to a pod")...)
 			all = append(all, encapsulated(f, p)...)
 		}
 		all = append(all, toOutside(f, pod)...)
@@ -126,6 +128,15 @@ func icmpName(a netip.Addr) string {
 		return "icmp"
 	}
 	return "ipv6-icmp"
+}
+
+// clientPort is one that kernels choose for clients (ip_local_port_range).
+const clientPort = 40000
+
+// answer returns a packet of the same way that answers one of a client there.
+func answer(p rules.Packet) rules.Packet {
+	p.DPort, p.Answer = clientPort, true
+	return p
 }
 
 // forwarded tries a pod's packet at the hooks of a node that forwards it.

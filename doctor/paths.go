@@ -67,8 +67,11 @@ func (e *exam) checkOwnSubnets(drifted map[netip.Prefix]bool) {
 	}
 	for _, p := range e.Own {
 		if p.Hop.Dev != e.Bridge && !drifted[p.Subnet] {
-			e.find(routeShadowed, p.Subnet.String()+" dev "+e.Bridge, "packets for this node's pods take this route", p.Hop.String(), "").
-				says("ip route get " + p.Subnet.Addr().Next().Next().String() + ", and delete the route that it names")
+			f := e.find(routeShadowed, p.Subnet.String()+" dev "+e.Bridge, "packets for this node's pods take this route",
+				cmp.Or(p.Hop.By, p.Hop.String()), p.Hop.Fix)
+			if p.Hop.Fix == "" {
+				f.says("ip route get " + p.Subnet.Addr().Next().Next().String() + ", and delete the route that it names")
+			}
 		}
 	}
 	for _, stack := range e.Lease.Snapshot.Local.Stacks {
@@ -89,7 +92,9 @@ func (e *exam) findDiverted(p Path, dev string) {
 	if e.ByUnderlay {
 		k = cloudEgress
 	}
-	if len(e.PolicyRules) > 0 {
+	if p.Hop.By != "" {
+		actual, fix = p.Hop.By, p.Hop.Fix
+	} else if len(e.PolicyRules) > 0 {
 		k, actual = policyRule, actual+"; rules: "+strings.Join(e.PolicyRules, "; ")
 	} else if i := e.routeTo(p.Pod, p.Hop.Dev); i >= 0 {
 		if e.isConnected(e.Routes[i]) {
@@ -162,8 +167,19 @@ func (e *exam) checkOverlaps() {
 			if vital {
 				f.Fix = "give the pods another Network, or the node of that subnet another one: this machine needs " + i.Name
 			}
+			if e.passes(network) {
+				f.Severity = Risk
+			}
 		}
 	}
+}
+
+// passes reports whether packets pass to a peer's subnet: they take its route, and come back.
+func (e *exam) passes(to netip.Prefix) bool {
+	i := slices.IndexFunc(e.Paths, func(p Path) bool { return p.Subnet == to && p.Hop.Dev == e.wantedDevice(to) })
+	return i >= 0 && slices.ContainsFunc(e.Probes, func(p Probe) bool {
+		return p.Kind == ProbeLarge && p.OK && p.To == backend.Gateway(to)
+	})
 }
 
 // isOurs reports whether an interface is Twill's, by its mark or by its name.

@@ -94,7 +94,7 @@ func (t *labTarget) lookAtAll(ctx context.Context, l *lab.Lab, probe doctor.Prob
 func (all *labLooks) expects(host string, o locate.Object) bool {
 	<-all.done
 	i := slices.Index(all.names, host)
-	return i >= 0 && follow.IsWanted(all.facts[i].Want, o)
+	return i >= 0 && follow.IsExpected(all.facts[i], o)
 }
 
 // masks reports whether the agent of a node wants packets masqueraded.

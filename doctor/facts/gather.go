@@ -325,6 +325,7 @@ func (g *gathering) plan(ctx context.Context) {
 	g.besideFastPath()
 	if g.Underlay, err = p.Facts(g.Interfaces, backend.Node{}, g.kernel.RouteTo); err != nil {
 		g.NoUnderlay = g.withoutUnderlay(p, err)
+		g.Left = g.left(p)
 		return
 	}
 	if err := p.Carries(g.Underlay); err != nil {
@@ -368,6 +369,17 @@ func (g *gathering) plan(ctx context.Context) {
 		g.Plan = flannels(g.Want, g.Have, g.Bridge)
 	}
 	g.portOwner()
+}
+
+// left returns what an agent leaves in place that finds no underlay any more: what it made for the one of the leases.
+func (g *gathering) left(p agent.Planner) netstate.State {
+	var before backend.Node
+	for _, s := range g.Lease.Snapshot.Local.Stacks {
+		before.Underlays = append(before.Underlays, backend.Underlay{Local: s.Underlay, Public: s.Underlay})
+	}
+	node, _ := p.Facts(g.Interfaces, before, g.kernel.RouteTo) // the error is known
+	state, _ := p.For(g.Lease.Snapshot.Local).Desired(node, g.Lease.Snapshot)
+	return state
 }
 
 func isMasquerade(c netstate.Change) bool {

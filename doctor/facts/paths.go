@@ -1,12 +1,14 @@
 package facts
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/doctor/unusual"
 )
 
 // maxPaths is how many peers' paths are looked up; each costs two requests.
@@ -64,5 +66,27 @@ func (g *gathering) lookup(to netip.Addr) doctor.Hop {
 	if err != nil {
 		return doctor.Hop{Error: err.Error()}
 	}
-	return doctor.Hop{Dev: h.Dev, Via: h.Via}
+	hop := doctor.Hop{Dev: h.Dev, Via: h.Via}
+	if h.Dev == loopback {
+		hop.By, hop.Fix = g.takes(to)
+	}
+	return hop
+}
+
+const loopback = "lo"
+
+// takes returns what makes an address this host's: that a device has it, or a route.
+func (g *gathering) takes(to netip.Addr) (by, fix string) {
+	for _, i := range g.Interfaces {
+		for _, a := range i.Addrs {
+			if a.Addr() == to {
+				return fmt.Sprintf("address %s dev %s", a, i.Name), fmt.Sprintf("ip addr del %s dev %s", a, i.Name)
+			}
+		}
+	}
+	route, _, err := unusual.Routed(unusual.Packet{Dst: to})
+	if err != nil {
+		g.unread("the route to "+to.String(), err)
+	}
+	return route.Text, route.Fix
 }

@@ -3,7 +3,6 @@ package facts
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"time"
@@ -78,11 +77,18 @@ func (g *gathering) rounds(u backend.Underlay, overlay []doctor.Probe) error {
 	if err := send(overlay); err != nil {
 		return err
 	}
-	var large, silent, outer []doctor.Probe
+	if err := connect(overlay); err != nil {
+		return err
+	}
+	var large, silent, deaf, outer []doctor.Probe
 	for _, p := range overlay {
-		if p.OK {
+		switch {
+		case p.OK:
 			large = append(large, newProbe(p.Node, doctor.ProbeLarge, p.To, g.PodMTU))
-		} else {
+		case p.Connects:
+			deaf = append(deaf, p)
+			g.unread("packets of the full size to "+p.Node, errors.New("it answers connections, and no pings"))
+		default:
 			silent = append(silent, p)
 			outer = append(outer, newProbe(p.Node, doctor.ProbeUnderlay, g.underlayOf(p), p.Size))
 		}
@@ -91,9 +97,11 @@ func (g *gathering) rounds(u backend.Underlay, overlay []doctor.Probe) error {
 		return err
 	}
 	if g.options.Probe == doctor.AllProbes {
-		g.tcp(large)
+		if err := g.tcp(large); err != nil {
+			return err
+		}
 	}
-	g.Probes = slices.Concat(g.Probes, outer, silent, large)
+	g.Probes = slices.Concat(g.Probes, outer, silent, deaf, large)
 	return nil
 }
 
@@ -122,35 +130,27 @@ func (g *gathering) counted(u backend.Underlay, silent, large, outer []doctor.Pr
 	return nil
 }
 
-// closedPort is a port that nothing listens on: a host answers a connection with a reset.
-const closedPort = 1
-
-// maxLost bounds the connections that time out.
-const maxLost = 3
-
-// tcp opens a connection to each peer that answers pings, through the path of pods. A lost one counts only if the
-// same host answers through the underlay: many hosts drop what nobody listens for.
-func (g *gathering) tcp(answering []doctor.Probe) {
-	for lost, i := 0, 0; i < len(answering) && lost < maxLost; i++ {
-		p := answering[i]
-		if answers(p.To) || !answers(g.underlayOf(p)) {
+// tcp opens a connection to each peer that answers pings, through the path of pods. A lost one counts only if the same host
+// answers through the underlay: many hosts drop what nobody listens for.
+func (g *gathering) tcp(answering []doctor.Probe) error {
+	var inner, outer []netip.Addr
+	for _, p := range answering {
+		inner, outer = append(inner, p.To), append(outer, g.underlayOf(p))
+	}
+	through, err := connects(inner)
+	if err != nil || !slices.Contains(through, false) {
+		return err
+	}
+	around, err := connects(outer)
+	for i, p := range answering {
+		if through[i] || err != nil || !around[i] {
 			continue
 		}
-		lost++
 		p = newProbe(p.Node, doctor.ProbeTCP, p.To, echoSize(p.To))
 		p.Error = "no answer to a TCP connection, while pings are answered"
 		g.Probes = append(g.Probes, p)
 	}
-}
-
-// answers reports whether a host accepts or refuses a connection, as opposed to silence.
-func answers(a netip.Addr) bool {
-	conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(a, closedPort).String(), replyTimeout)
-	if err == nil {
-		conn.Close()
-		return true
-	}
-	return errors.Is(err, unix.ECONNREFUSED)
+	return err
 }
 
 func (g *gathering) underlayOf(p doctor.Probe) netip.Addr {

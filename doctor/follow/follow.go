@@ -6,6 +6,7 @@ package follow
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -43,6 +44,7 @@ type Pod struct {
 	Borrowed bool
 	// Deputy is the node's namespace, which sends in the name of a pod that cannot be entered; without Do it may not.
 	Deputy watch.Place
+	Behind string // the device of that namespace by which the pod's own packets come
 }
 
 // sender returns where the pod's probes are sent from; its Do is nil if there is no such place.
@@ -78,6 +80,7 @@ type Report struct {
 	Lost    []probe.Result // those that did not come back, or twice, and nobody asked for that
 	Denied  []locate.Flow  // of those that did not come back, as somebody asked
 
+	aside    []probe.Try     // that a rule stopped which packets of pods do not meet
 	denied   []probe.Result  // the same
 	isDenied map[string]bool // by what was sent
 	answered map[exit]bool   // what is outside and answers, though no pings
@@ -126,6 +129,12 @@ func (n Network) Follow(ctx context.Context, lost []probe.Result) (r Report, err
 	var unsure []probe.Try
 	for _, x := range still {
 		f := n.flow(x)
+		if rule, ok := f.StoppedAtNode(of(f, hosts)); ok {
+			r.aside = append(r.aside, x.Try)
+			r.miss([]string{fmt.Sprintf("some packets of pods: what %s sends instead of them meets rule %s, which theirs do not",
+				rule.Host, rule.Object.Text)})
+			continue
+		}
 		if l := locate.Judge(f, of(f, hosts), mistaken); l.Stopped {
 			r.Losses = append(r.Losses, l)
 		} else {
@@ -167,6 +176,10 @@ func (n Network) flow(r probe.Result) locate.Flow {
 	}
 	if to.Way != Inside {
 		f.Exit, f.Mask = from.Node, n.mask(path, from.Node, r.Src, r.Dst)
+	}
+	f.ByNode = r.OnBehalf || r.Bound
+	if r.OnBehalf { // the node sends, as if it had come from the pod
+		f.Path, f.In = f.Path[1:], from.Behind
 	}
 	if from.Node != to.Node {
 		f.Outer = [2]netip.Addr{addr(from.Outer, r.Src.Is4()), addr(to.Outer, r.Src.Is4())}

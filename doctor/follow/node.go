@@ -17,7 +17,7 @@ import (
 const maxPods, maxPeers = 8, 32
 
 // Node returns the network as one node sees it, which is in the namespace that in calls functions in: its own pods, as far as
-// it may enter them or act for them, else itself with the bridge's address; and the bridges of its peers, which cannot be
+// it may enter them or act for them; itself with the bridge's address, if it may enter none; and the bridges of its peers, which cannot be
 // entered and answer by themselves, as do the pods of other nodes that more has. Pods of this node that more has are among
 // those that send.
 func Node(in func(func() error) error, f doctor.Facts, more ...netip.Addr) (Network, error) {
@@ -44,10 +44,10 @@ func Node(in func(func() error) error, f doctor.Facts, more ...netip.Addr) (Netw
 	n.ownPods(f, files, outer, more)
 	if may {
 		for i := range n.Pods {
-			n.Pods[i].Deputy = here
+			n.Pods[i].Deputy, n.Pods[i].Behind = here, f.Bridge
 		}
 	}
-	if !slices.ContainsFunc(n.Pods, func(p Pod) bool { return p.sender().Do != nil }) {
+	if !slices.ContainsFunc(n.Pods, func(p Pod) bool { return p.Do != nil }) { // it asks the pods, which answer by themselves
 		own := Pod{Place: here, Node: f.Node, Outer: outer, Borrowed: true}
 		for _, s := range f.Lease.Snapshot.Local.Stacks {
 			own.Addrs = append(own.Addrs, backend.Gateway(s.Subnet))
@@ -57,7 +57,10 @@ func Node(in func(func() error) error, f doctor.Facts, more ...netip.Addr) (Netw
 	for _, peer := range f.Lease.Snapshot.Peers[:min(maxPeers, len(f.Lease.Snapshot.Peers))] {
 		p := Pod{Place: watch.Place{Host: peer.Node}, Node: peer.Node}
 		for _, s := range peer.Stacks {
-			p.Addrs, p.Outer = append(p.Addrs, backend.Gateway(s.Subnet)), append(p.Outer, s.Underlay)
+			p.Outer = append(p.Outer, s.Underlay)
+			if a := backend.Gateway(s.Subnet); !ignoresPings(f, a) {
+				p.Addrs = append(p.Addrs, a)
+			}
 		}
 		n.Pods = append(n.Pods, p)
 	}
@@ -78,6 +81,11 @@ func Node(in func(func() error) error, f doctor.Facts, more ...netip.Addr) (Netw
 		return path
 	}
 	return n, nil
+}
+
+// ignoresPings reports whether a host answers connections, and no pings.
+func ignoresPings(f doctor.Facts, a netip.Addr) bool {
+	return slices.ContainsFunc(f.Probes, func(p doctor.Probe) bool { return p.To == a && p.Connects })
 }
 
 // outerOf returns the underlay's addresses of a node.

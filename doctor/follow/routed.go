@@ -42,10 +42,14 @@ func (s *seenAt) routed(f locate.Flow, h locate.Host) (all []locate.Routed) {
 			if !inner {
 				q = outer
 			}
-			in, ok := s.arrival(q, inner)
+			usual := ""
+			if inner && !back {
+				usual = f.In
+			}
+			in, ok := s.arrival(q, inner, usual)
 			if !ok && inner && f.Mask.IsValid() {
 				as := translated(q, f)
-				if in, ok = s.arrival(as, inner); in == "" || !s.has(f.Mask) {
+				if in, ok = s.arrival(as, inner, ""); in == "" || !s.has(f.Mask) {
 					q = as
 				}
 			}
@@ -54,7 +58,7 @@ func (s *seenAt) routed(f locate.Flow, h locate.Host) (all []locate.Routed) {
 			}
 			q.In = in
 			if inner && back && in == "" && q.Proto == unix.IPPROTO_ICMPV6 {
-				q.Out, _ = s.arrival(unusual.Packet{Src: f.Src, Dst: f.Dst}, true) // the kernel answers where it was asked
+				q.Out, _ = s.arrival(unusual.Packet{Src: f.Src, Dst: f.Dst}, true, "") // the kernel answers where it was asked
 			}
 			there := s.lookup(q, back)
 			if in != "" {
@@ -70,8 +74,9 @@ func (s *seenAt) routed(f locate.Flow, h locate.Host) (all []locate.Routed) {
 }
 
 // arrival returns the device by which the namespace routes a packet that comes in: the last one that it was seen to
-// come in by. ok is false if the namespace does not route it.
-func (s *seenAt) arrival(p unusual.Packet, inner bool) (dev string, ok bool) {
+// come in by, else the usual one. ok is false if the namespace does not route it.
+func (s *seenAt) arrival(p unusual.Packet, inner bool, usual string) (dev string, ok bool) {
+	dev = usual
 	for _, frame := range s.Frames {
 		for i, l := range frame.Frame.Layers {
 			isInner := i == lastIP(frame.Frame)

@@ -28,13 +28,17 @@ func (n Network) send(ctx context.Context, tries []probe.Try) (r Report, err err
 		}
 		r.Late = max(r.Late, len(r.Lost))
 		followed, err := n.Follow(ctx, choose(r.Lost))
-		r.Losses, r.Unread = followed.Losses, followed.Unread
+		r.Losses = followed.Losses
+		r.miss(followed.Unread)
 		if n.excuse(&r, followed); len(r.Losses) > 0 || len(r.Lost) == 0 || err != nil {
 			r.Late = 0
 			if err != nil {
 				return r, err
 			}
 			return r, n.confirm(ctx, &r)
+		}
+		if len(followed.aside) > 0 {
+			tries = r.putAside(tries, followed.aside)
 		}
 	}
 	if len(r.Lost) == 0 || ctx.Err() != nil {
@@ -46,6 +50,28 @@ func (n Network) send(ctx context.Context, tries []probe.Try) (r Report, err err
 	}
 	r.Late = 0
 	return r, n.confirm(ctx, &r)
+}
+
+// putAside forgets probes that say nothing of pods' packets, and returns the other tries.
+func (r *Report) putAside(tries, aside []probe.Try) []probe.Try {
+	isAside := func(t probe.Try) bool {
+		return slices.ContainsFunc(aside, func(a probe.Try) bool {
+			return a.From.Host == t.From.Host && a.Src == t.Src && a.Dst == t.Dst
+		})
+	}
+	isResult := func(x probe.Result) bool { return isAside(x.Try) }
+	r.Results, r.Lost = slices.DeleteFunc(r.Results, isResult), slices.DeleteFunc(r.Lost, isResult)
+	r.Late = len(r.Lost)
+	return slices.DeleteFunc(tries, isAside)
+}
+
+// miss adds what could not be watched.
+func (r *Report) miss(unread []string) {
+	for _, u := range unread {
+		if !slices.Contains(r.Unread, u) {
+			r.Unread = append(r.Unread, u)
+		}
+	}
 }
 
 // sort separates what was lost as somebody asked from the rest.
@@ -77,11 +103,7 @@ func (n Network) confirm(ctx context.Context, r *Report) error {
 		return ctx.Err()
 	}
 	followed, err := n.Follow(ctx, choose(r.denied))
-	for _, u := range followed.Unread {
-		if !slices.Contains(r.Unread, u) {
-			r.Unread = append(r.Unread, u)
-		}
-	}
+	r.miss(followed.Unread)
 	for _, l := range followed.Losses {
 		if l.Stopped {
 			r.Losses = append(r.Losses, l)
@@ -96,10 +118,11 @@ func (n Network) tries() (all []probe.Try) {
 		for _, to := range n.Pods {
 			for _, dst := range to.Addrs {
 				src := addr(from.Addrs, dst.Is4())
-				if from.Host == to.Host || !src.IsValid() || from.sender().Do == nil || from.Way != Inside {
+				acts := from.Do == nil
+				if from.Host == to.Host || !src.IsValid() || from.sender().Do == nil || from.Way != Inside || acts && from.Deputy.Host == to.Host {
 					continue
 				}
-				t := probe.Try{From: from.sender(), To: to.receiver(), Src: src, Dst: dst, Bound: from.Borrowed, OnBehalf: from.Do == nil,
+				t := probe.Try{From: from.sender(), To: to.receiver(), Src: src, Dst: dst, Bound: from.Borrowed, OnBehalf: acts,
 					Size: n.MTU}
 				if chosen, err := probe.Source(t.From, dst); err == nil && !t.Bound && !t.OnBehalf {
 					t.Src = chosen

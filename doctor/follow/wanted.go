@@ -12,9 +12,12 @@ import (
 // Expects returns what Network.Expected is where the facts of nodes are known: what their agents want belongs there.
 func Expects(nodes ...doctor.Facts) func(host string, o locate.Object) bool {
 	return func(host string, o locate.Object) bool {
-		return slices.ContainsFunc(nodes, func(f doctor.Facts) bool { return f.Node == host && IsWanted(f.Want, o) })
+		return slices.ContainsFunc(nodes, func(f doctor.Facts) bool { return f.Node == host && IsExpected(f, o) })
 	}
 }
+
+// IsExpected reports whether the agent of a node wants an object, or wanted it and leaves it.
+func IsExpected(f doctor.Facts, o locate.Object) bool { return IsWanted(f.Want, o) || IsWanted(f.Left, o) }
 
 // IsWanted reports whether the agent of a node wants an object to be there as it is.
 func IsWanted(want netstate.State, o locate.Object) bool {

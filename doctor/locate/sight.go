@@ -3,6 +3,7 @@ package locate
 import (
 	"cmp"
 	"net/netip"
+	"slices"
 
 	"github.com/twill-net/twill/packet"
 )
@@ -16,6 +17,9 @@ type Flow struct {
 	Sent     string // what was sent, for people: "full-size ICMP from node1/pod1 to node2/pod1"
 	Error    string // what the sender was told
 	Twice    bool   // nothing is lost, and an answer came twice
+	// ByNode reports whether a node sends for its pods: in the name of one, whose packets come in by the device In, or in its own.
+	ByNode bool
+	In     string
 	// Path are the hosts from the sender to the receiver.
 	Path []string
 	// Outer are the underlay's addresses of the sender's and the receiver's node; invalid: both are on one node.
@@ -143,6 +147,23 @@ type Hit struct {
 	In, Out  string     // devices
 	Src, Dst netip.Addr // of the packet when it met the rule; invalid: it is no IP packet, or not known
 	Proto    byte
+}
+
+// StoppedAtNode returns the rule that stopped a packet, or its answer, because a node sent it for a pod: what pods send is
+// forwarded, and does not meet the rules for what the node itself sends and gets.
+func (f Flow) StoppedAtNode(hosts []Host) (Hit, bool) {
+	if !f.ByNode {
+		return Hit{}, false
+	}
+	for _, h := range hosts {
+		i := slices.IndexFunc(h.Hits, func(h Hit) bool {
+			return h.Stops && h.Family != "bridge" && (h.Hook == "output" && h.Src == f.Src || h.Hook == "input" && h.Dst == f.Src)
+		})
+		if h.Name == f.Path[0] && i >= 0 {
+			return h.Hits[i], true
+		}
+	}
+	return Hit{}, false
 }
 
 // Effect is what a rule made of a packet.

@@ -121,12 +121,13 @@ func (m TypeMatch) holds(hook string) bool {
 	return m.Name == "" || is != "" && (is == m.Name) != m.Not
 }
 
-// Packet is a packet at a hook, the first of its connection.
+// Packet is a packet at a hook: the first of its connection, or the answer to that.
 type Packet struct {
 	Src, Dst netip.Addr
 	In, Out  string // devices
 	Proto    string // tcp, udp, ipip, …
 	DPort    int
+	Answer   bool
 }
 
 // Protocol returns the name of a protocol, of which iptables and nft take the number's, or what /etc/protocols calls it.
@@ -143,15 +144,18 @@ var protocols = map[string]string{"1": "icmp", "4": "ipip", "ipencap": "ipip", "
 // conntrack is the priority of the kernel's connection tracking (NF_IP_PRI_CONNTRACK).
 const conntrack = -200
 
-// state returns the state of a new connection for a chain's rules. To those that run before connection tracking every
+// state returns the state of a packet's connection for a chain's rules. To those that run before connection tracking every
 // packet is invalid: raw's, and of nftables' chains those of a lower priority.
-func (c Chain) state() string {
+func (c Chain) state(p Packet) string {
 	early := c.Priority < conntrack
 	if c.Tool != "" {
 		early = c.Table == "raw"
 	}
 	if early && (c.Hook == "prerouting" || c.Hook == "output") {
 		return "invalid"
+	}
+	if p.Answer {
+		return "established"
 	}
 	return "new"
 }
@@ -198,7 +202,7 @@ func Decide(chains []Chain, hook string, p Packet) Decision {
 	}
 	slices.SortStableFunc(hooked, func(a, b *Chain) int { return a.Priority - b.Priority })
 	for _, c := range hooked {
-		verdict, rule := run(chains, c, trial{p, c.state(), hook}, 0)
+		verdict, rule := run(chains, c, trial{p, c.state(p), hook}, 0)
 		if verdict == "" || verdict == Return {
 			verdict, rule = c.Policy, nil
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/twill-net/twill/internal/testwait"
 	"github.com/twill-net/twill/lab"
 	"github.com/twill-net/twill/lab/labtest"
+	"github.com/twill-net/twill/test/agents"
 )
 
 func TestMain(m *testing.M) { os.Exit(labtest.Main(m)) }
@@ -108,9 +109,7 @@ func (o options) numbers() iter.Seq[int] {
 // line of JSON for each cause.
 func TestCauses(t *testing.T) {
 	o := readOptions(t)
-	r := &run{T: t, options: o, program: filepath.Join(labtest.BinDir(t), "twillctl"), kubectl: t.TempDir(),
-		variant: -1}
-	r.must(os.WriteFile(filepath.Join(r.kubectl, "kubectl"), []byte(kubectl), 0o700))
+	r := &run{T: t, options: o, program: filepath.Join(labtest.BinDir(t), "twillctl"), variant: -1}
 	t.Logf("CAUSES_SEED=%d", o.seed)
 	defer r.down()
 	r.open()
@@ -133,7 +132,7 @@ type run struct {
 	*testing.T
 	options
 	program string
-	kubectl string // the folder that has it
+	cluster []string // the environment in which the lab is one
 	variant int
 	lab     *lab.Lab
 	world   *world
@@ -169,6 +168,8 @@ func (r *run) up() {
 	_, err := lab.Down(spec.Dir, spec.Name) // what a crashed run left
 	r.must(err)
 	r.lab, err = lab.Up(r.Context(), spec, nil)
+	r.must(err)
+	r.cluster, err = agents.Cluster(r.lab, r.program, r.TempDir())
 	r.must(err)
 	pings, err := r.lab.Converge(r.Context(), testwait.Limit)
 	r.must(err)

@@ -4,7 +4,6 @@ package causes
 
 import (
 	"context"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -32,43 +31,9 @@ type opinion struct {
 	False   bool     `json:"falseAlarm,omitempty"`
 }
 
-// kubectl stands for the program where there is no cluster: it lists an agent's pod on each node of a lab, and runs
-// twillctl as the agent's container would, in the node's network namespace, with the rights that the manifest gives it.
-const kubectl = `#!/bin/sh
-case $1 in
-get)
-	case $2 in networkpolicies*) exit;; esac
-	echo '{"items": [{"kind": "DaemonSet", "metadata": {"name": "twill", "namespace": "kube-twill", "uid": "twill"}}'
-	for node in $LAB_NODES; do
-		echo ',{"kind": "Pod", "metadata": {"name": "'$node'", "namespace": "kube-twill",
-			"ownerReferences": [{"kind": "DaemonSet", "uid": "twill", "controller": true}]}, "spec": {"nodeName": "'$node'"}}'
-	done
-	echo ']}';;
-exec)
-	node=$3
-	while [ "$1" != twillctl ]; do shift; done
-	shift
-	exec nsenter --net="/run/netns/$LAB-$node" unshare --mount --pid --fork --kill-child --mount-proc sh -ec '
-		mount -t sysfs sysfs /sys
-		mount -t tmpfs tmpfs /run/netns
-		exec setpriv --no-new-privs --bounding-set=-all,+dac_override,+net_admin,+net_raw "$@"
-		' sh "$TWILLCTL" "$@" --cni-cache-dir="$LAB_DIR/$node/cni-cache";;
-esac
-`
-
-// cluster returns the environment in which a lab is a cluster.
-func (r *run) cluster() []string {
-	var names []string
-	for _, n := range r.lab.Nodes() {
-		names = append(names, n.Name)
-	}
-	return append(os.Environ(), "PATH="+r.kubectl+":"+os.Getenv("PATH"), "LAB="+r.lab.Name(), "LAB_DIR="+r.lab.Dir(),
-		"LAB_NODES="+strings.Join(names, " "), "TWILLCTL="+r.program)
-}
-
 // askAgents has the doctor ask the agents of all nodes: the first of each node, and of all together.
 func (r *run) askAgents(ctx context.Context) (nodes []finding, first finding, took time.Duration, err error) {
-	a, took, err := askDoctor(ctx, r.cluster(), r.program, "--cluster")
+	a, took, err := askDoctor(ctx, r.cluster, r.program, "--cluster")
 	for _, n := range a.Nodes {
 		if len(n.Findings) > 0 {
 			nodes = append(nodes, r.ofPod(n.Findings[0]))

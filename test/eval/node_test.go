@@ -17,7 +17,7 @@ import (
 func TestNodeOfLab(t *testing.T) {
 	t.Parallel()
 	spec := labtest.Spec(lab.Spec{Name: "doctornode", Store: lab.File, Nodes: 2, Pods: 1})
-	spec.Dir = lab.DefaultDir // where a target looks
+	spec.Dir = lab.DefaultDir               // where a target looks
 	_, err := lab.Down(spec.Dir, spec.Name) // what a crashed run left
 	check(t, err)
 	l, err := lab.Up(t.Context(), spec, nil)

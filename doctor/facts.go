@@ -26,7 +26,7 @@ type Facts struct {
 	Lease    Lease
 	Underlay backend.Node
 	// Left is what the agent made while there was an underlay, if none can be chosen: it leaves that in place.
-	Left netstate.State
+	Left netstate.State `json:"-"`
 	// NoUnderlay has the families for which no underlay could be chosen, and why; Want and Plan are empty then.
 	NoUnderlay    map[netstate.Family]string
 	Taken         []Taken        // of the underlays' addresses, those that another machine answers for; asked with AllProbes only

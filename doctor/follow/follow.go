@@ -22,7 +22,8 @@ type Network struct {
 	Path func(from, to Pod) []watch.Place
 	// Expected reports whether an object that is unusual elsewhere belongs in the namespace of a host; nil: none does.
 	Expected func(host string, o locate.Object) bool
-	MTU      int // bytes, what a pod may send
+	MTU      int      // bytes, what a pod may send
+	Unread   []string // what cannot be looked at, and why
 	// Masks reports whether a node is to give packets its own address, with which others can reply; nil: none is.
 	Masks func(node string, src, dst netip.Addr) bool
 	// Notes are what is to be known of the way to the outside, and is no fault.

@@ -42,6 +42,9 @@ func Node(in func(func() error) error, f doctor.Facts, more ...netip.Addr) (Netw
 		outer = append(outer, a)
 	}
 	n.ownPods(f, files, outer, more)
+	if slices.ContainsFunc(n.Pods, func(p Pod) bool { return p.Do == nil }) {
+		n.Unread = append(n.Unread, "inside of pods, and their TCP and UDP: to enter them takes CAP_SYS_ADMIN")
+	}
 	if may {
 		for i := range n.Pods {
 			n.Pods[i].Deputy, n.Pods[i].Behind = here, f.Bridge

@@ -20,6 +20,7 @@ const rounds = 3
 // send sends probes, and follows those that are lost. A busy machine may answer late, so it waits longer each time.
 func (n Network) send(ctx context.Context, tries []probe.Try) (r Report, err error) {
 	r.Notes = n.Notes
+	r.miss(n.Unread)
 	for round := range rounds {
 		r.Results = probe.Send(ctx, tries, time.Duration(round+1)*probe.Patience)
 		n.sort(&r)

@@ -17,7 +17,9 @@ func Expects(nodes ...doctor.Facts) func(host string, o locate.Object) bool {
 }
 
 // IsExpected reports whether the agent of a node wants an object, or wanted it and leaves it.
-func IsExpected(f doctor.Facts, o locate.Object) bool { return IsWanted(f.Want, o) || IsWanted(f.Left, o) }
+func IsExpected(f doctor.Facts, o locate.Object) bool {
+	return IsWanted(f.Want, o) || IsWanted(f.Left, o)
+}
 
 // IsWanted reports whether the agent of a node wants an object to be there as it is.
 func IsWanted(want netstate.State, o locate.Object) bool {

@@ -54,9 +54,11 @@ func (r *run) ofPod(f finding) finding {
 	return f
 }
 
-// isSeen reports whether an agent has the right to look where the cause is: on its node, and not in pods, nor between nodes.
+// isSeen reports whether an agent has the right to look where the cause is, on its node and not in pods, nor between nodes, and
+// whether it loses what an agent may send for pods: pings. That the rest is not looked at, the doctor says.
 func (t *trial) isSeen() bool {
-	return t.injected.place != underlay && !strings.Contains(t.injected.place, "/")
+	return t.injected.place != underlay && !strings.Contains(t.injected.place, "/") &&
+		(t.Outcome != hurts || strings.Contains(t.Why, "icmp"))
 }
 
 // diagnose asks the doctor in all ways, and scores what it says.

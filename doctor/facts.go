@@ -359,6 +359,8 @@ type Probe struct {
 	OK   bool
 	// Connects reports whether the host, which answers no pings, answers a connection.
 	Connects bool
+	// By is what leads the packet away, or refuses it, and Fix the command that takes that away; empty: nothing is known to.
+	By, Fix string
 	// Sent and Seen count packets of this probe that left, and that came back, through the underlay's device: they
 	// tell a filter on this node from one on the path. They are -1 if nobody counted.
 	Sent, Seen int

@@ -242,7 +242,10 @@ func (e *exam) checkProbes() {
 		if p.Sent >= 0 {
 			actual += fmt.Sprintf("; packets seen at the underlay's device: %d out, %d in", p.Sent, p.Seen)
 		}
-		e.findPeer(p.finding(), p.Node, fmt.Sprintf("a reply of %s to %d bytes", p.To, p.Size), actual, "")
+		if p.By != "" {
+			actual += "; " + p.By
+		}
+		e.findPeer(p.finding(), p.Node, fmt.Sprintf("a reply of %s to %d bytes", p.To, p.Size), actual, p.Fix)
 	}
 }
 

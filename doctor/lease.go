@@ -45,7 +45,10 @@ func (e *exam) checkUnderlay() {
 	}
 	for _, t := range e.Taken {
 		u, _ := e.Underlay.Underlay(netstate.FamilyOf(t.Addr))
-		e.find(underlayTaken, u.Dev, fmt.Sprintf("nobody else answers for %s", t.Addr), fmt.Sprintf("%s does", t.MAC), "")
+		f := e.find(underlayTaken, u.Dev, fmt.Sprintf("nobody else answers for %s", t.Addr), fmt.Sprintf("%s does", t.MAC), "")
+		if e.reaches(netstate.FamilyOf(t.Addr)) {
+			f.Severity = Risk
+		}
 	}
 	env := e.Env.Env.MTU
 	isRead := e.Env.Error == "" && !e.Env.Missing && !e.Env.Hidden
@@ -124,4 +127,18 @@ func (f Facts) ownAddress(family netstate.Family) string {
 		}
 	}
 	return ""
+}
+
+// reaches reports whether all peers that were asked over a family answer.
+func (f Facts) reaches(family netstate.Family) bool {
+	asked := false
+	for _, p := range f.Probes {
+		if netstate.FamilyOf(p.To) == family {
+			asked = true
+			if !p.OK {
+				return false
+			}
+		}
+	}
+	return asked
 }

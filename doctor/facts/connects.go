@@ -46,7 +46,9 @@ func connects(to []netip.Addr) (answers []bool, err error) {
 		defer unix.Close(c.fd)
 		asked[i] = c
 	}
-	for end := time.Now().Add(replyTimeout); len(asked) > 0 && time.Now().Before(end); time.Sleep(connectPause) {
+	again := time.NewTicker(connectPause)
+	defer again.Stop()
+	for end := time.Now().Add(replyTimeout); len(asked) > 0 && time.Now().Before(end); <-again.C {
 		for i, c := range asked {
 			var pending bool
 			if answers[i], pending = c.look(); !pending {

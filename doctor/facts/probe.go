@@ -11,6 +11,7 @@ import (
 
 	"github.com/twill-net/twill/backend"
 	"github.com/twill-net/twill/doctor"
+	"github.com/twill-net/twill/doctor/unusual"
 	"github.com/twill-net/twill/doctor/watch"
 	"github.com/twill-net/twill/internal/echo"
 	"github.com/twill-net/twill/netstate"
@@ -148,9 +149,25 @@ func (g *gathering) tcp(answering []doctor.Probe) error {
 		}
 		p = newProbe(p.Node, doctor.ProbeTCP, p.To, echoSize(p.To))
 		p.Error = "no answer to a TCP connection, while pings are answered"
+		p.By, p.Fix = diverts(p.To)
 		g.Probes = append(g.Probes, p)
 	}
 	return err
+}
+
+// clientPort is one that kernels choose for clients.
+const clientPort = 40000
+
+// diverts returns the policy rule or route by which the kernel refuses a TCP packet to a host, or leads it to another table.
+func diverts(to netip.Addr) (by, fix string) {
+	route, rule, err := unusual.Routed(unusual.Packet{Dst: to, Proto: unix.IPPROTO_TCP, SPort: clientPort, DPort: closedPort})
+	switch {
+	case rule.Text != "":
+		return "policy rule " + rule.Text, rule.Fix
+	case err != nil && route.Text != "":
+		return "route " + route.Text, route.Fix
+	}
+	return "", ""
 }
 
 func (g *gathering) underlayOf(p doctor.Probe) netip.Addr {

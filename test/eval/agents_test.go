@@ -53,6 +53,8 @@ func TestAgents(t *testing.T) {
 			"add rule bridge doctoragents c ip saddr " + pod + " drop'", "nft delete table bridge doctoragents", "packet-lost", "bridge doctoragents c", "nft delete rule"},
 		"answers are rejected": {"nft 'add table ip doctoragents; add chain ip doctoragents c { type filter hook forward priority 9; }; " +
 			"add rule ip doctoragents c tcp dport 1024-65535 reject'", "nft delete table ip doctoragents", "forward-rejected", "tcp dport 1024-65535 reject", ""},
+		"a policy rule about ports": {"ip route add blackhole default table 366; ip rule add pref 77 to " + peer.String() + " sport 1024-65534 lookup 366",
+			"ip rule del pref 77; ip route flush table 366", "tcp-lost", "policy rule 77: from all to " + peer.String() + " sport 1024-65534 lookup 366", "ip rule del"},
 		"the node's address is gone": {"ip addr del " + own + "/24 dev eth1", "ip addr add " + own + "/24 dev eth1", "underlay-missing", own, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -178,7 +178,7 @@ func (e *exam) checkOverlaps() {
 func (e *exam) passes(to netip.Prefix) bool {
 	i := slices.IndexFunc(e.Paths, func(p Path) bool { return p.Subnet == to && p.Hop.Dev == e.wantedDevice(to) })
 	return i >= 0 && slices.ContainsFunc(e.Probes, func(p Probe) bool {
-		return p.Kind == ProbeLarge && p.OK && p.To == backend.Gateway(to)
+		return p.Kind == ProbeLarge && p.OK && to.Contains(p.To)
 	})
 }
 

@@ -92,6 +92,18 @@ func belieNode(found []Finding) []Finding {
 	return all
 }
 
+// ofOwnPings are the kinds of findings that a node makes by pings of its own, which rules for its own packets may lose.
+var ofOwnPings = []kind{peerUnanswered, udpSentUnanswered, udpNotSent, udpReplyDropped}
+
+// belieOwn makes them risks where all pings for pods came back.
+func belieOwn(found []Finding) {
+	for i := range found {
+		if slices.Contains(ofOwnPings, found[i].kind()) {
+			found[i].Severity = Risk
+		}
+	}
+}
+
 // lastOfPath is the last of the kinds that break the path of packets.
 const lastOfPath = bridgeAddressForeign
 
@@ -208,6 +220,9 @@ func (p Probes) writeUnread(b *strings.Builder) {
 func (d *Diagnosis) Add(p Probes, lost Lost) {
 	d.Probed = d.Probed || p.Sent > p.Denied
 	d.Unread, d.Notes = append(d.Unread, p.Unread...), append(d.Notes, p.Notes...)
+	if p.came() {
+		belieOwn(d.Findings)
+	}
 	own := []Diagnosis{*d}
 	lost.Followed = explained(own, lost.Followed)
 	d.Findings = append(own[0].Findings, lost.findings()...)

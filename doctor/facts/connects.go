@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,28 +15,57 @@ import (
 // closedPort is a port that nothing listens on: a host answers a connection with a reset.
 const closedPort = 1
 
-// connect notes which of the peers that answer no pings answer a connection: a host may ignore pings.
-func connect(all []doctor.Probe) error {
-	var to []netip.Addr
-	var silent []*doctor.Probe
-	for i := range all {
-		if p := &all[i]; !p.OK {
-			to, silent = append(to, p.To), append(silent, p)
+// maxPodsAsked is how many addresses of a peer's pods are asked.
+const maxPodsAsked = 16
+
+// podsOf returns the addresses that come after a bridge's: pods get them.
+func podsOf(bridge netip.Addr) (all []netip.Addr) {
+	for a := bridge; len(all) < maxPodsAsked; {
+		a = a.Next()
+		all = append(all, a)
+	}
+	return all
+}
+
+// askOthers asks what else there is at peers whose bridge answers no pings, as a host may have rules for what it gets itself: a pod
+// takes the bridge's place, and else it is noted that the bridge answers a connection.
+func (g *gathering) askOthers(all []doctor.Probe) error {
+	var pods []doctor.Probe
+	var bridges []netip.Addr
+	for _, p := range all {
+		if p.OK {
+			continue
+		}
+		bridges = append(bridges, p.To)
+		for _, a := range podsOf(p.To) {
+			pods = append(pods, newProbe(p.Node, doctor.ProbeOverlay, a, p.Size))
 		}
 	}
-	answers, err := connects(to)
-	for i, p := range silent {
-		p.Connects = err == nil && answers[i]
+	answers, err := connects(bridges, func() error { return send(pods) })
+	if err != nil {
+		return err
 	}
-	return err
+	for i := range all {
+		p := &all[i]
+		if p.OK {
+			continue
+		}
+		p.Connects, answers = answers[0], answers[1:]
+		k := slices.IndexFunc(pods, func(o doctor.Probe) bool { return o.OK && o.Node == p.Node })
+		if k >= 0 {
+			g.unread("the bridge of "+p.Node, fmt.Errorf("it answers no pings, and the pod %s does", pods[k].To))
+			*p = pods[k]
+		}
+	}
+	return nil
 }
 
 // connectPause is how long to wait before connections are looked at again.
 const connectPause = 5 * time.Millisecond
 
 // connects reports which hosts accept or refuse a connection, as opposed to silence. It asks all at once, from sockets of the
-// calling thread: other threads may be in another namespace.
-func connects(to []netip.Addr) (answers []bool, err error) {
+// calling thread: other threads may be in another namespace. Meanwhile it does something else.
+func connects(to []netip.Addr, meanwhile func() error) (answers []bool, err error) {
 	answers = make([]bool, len(to))
 	asked := map[int]*connection{}
 	for i, a := range to {
@@ -46,9 +76,7 @@ func connects(to []netip.Addr) (answers []bool, err error) {
 		defer unix.Close(c.fd)
 		asked[i] = c
 	}
-	again := time.NewTicker(connectPause)
-	defer again.Stop()
-	for end := time.Now().Add(replyTimeout); len(asked) > 0 && time.Now().Before(end); <-again.C {
+	look := func() {
 		for i, c := range asked {
 			var pending bool
 			if answers[i], pending = c.look(); !pending {
@@ -56,8 +84,20 @@ func connects(to []netip.Addr) (answers []bool, err error) {
 			}
 		}
 	}
+	look()
+	end := time.Now().Add(replyTimeout)
+	if err := meanwhile(); err != nil {
+		return nil, err
+	}
+	again := time.NewTicker(connectPause)
+	defer again.Stop()
+	for look(); len(asked) > 0 && time.Now().Before(end); look() {
+		<-again.C
+	}
 	return answers, nil
 }
+
+func nothing() error { return nil }
 
 // connection is one that does not block.
 type connection struct {

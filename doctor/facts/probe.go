@@ -78,7 +78,7 @@ func (g *gathering) rounds(u backend.Underlay, overlay []doctor.Probe) error {
 	if err := send(overlay); err != nil {
 		return err
 	}
-	if err := connect(overlay); err != nil {
+	if err := g.askOthers(overlay); err != nil {
 		return err
 	}
 	var large, silent, deaf, outer []doctor.Probe
@@ -138,14 +138,17 @@ func (g *gathering) tcp(answering []doctor.Probe) error {
 	for _, p := range answering {
 		inner, outer = append(inner, p.To), append(outer, g.underlayOf(p))
 	}
-	through, err := connects(inner)
+	through, err := connects(inner, nothing)
 	if err != nil || !slices.Contains(through, false) {
 		return err
 	}
-	around, err := connects(outer)
+	around, err := connects(outer, nothing)
 	for i, p := range answering {
 		if through[i] || err != nil || !around[i] {
 			continue
+		}
+		if pods, err := connects(podsOf(p.To), nothing); err != nil || slices.Contains(pods, true) {
+			continue // it is the host that drops them
 		}
 		p = newProbe(p.Node, doctor.ProbeTCP, p.To, echoSize(p.To))
 		p.Error = "no answer to a TCP connection, while pings are answered"

@@ -179,8 +179,8 @@ func (n Network) flow(r probe.Result) locate.Flow {
 		f.Exit, f.Mask = from.Node, n.mask(path, from.Node, r.Src, r.Dst)
 	}
 	f.ByNode = r.OnBehalf || r.Bound
-	if r.OnBehalf { // the node sends, as if it had come from the pod
-		f.Path, f.In = f.Path[1:], from.Behind
+	if r.OnBehalf {
+		f.In = from.Behind
 	}
 	if from.Node != to.Node {
 		f.Outer = [2]netip.Addr{addr(from.Outer, r.Src.Is4()), addr(to.Outer, r.Src.Is4())}

@@ -42,9 +42,6 @@ func Node(in func(func() error) error, f doctor.Facts, more ...netip.Addr) (Netw
 		outer = append(outer, a)
 	}
 	n.ownPods(f, files, outer, more)
-	if slices.ContainsFunc(n.Pods, func(p Pod) bool { return p.Do == nil }) {
-		n.Unread = append(n.Unread, "inside of pods, and their TCP and UDP: to enter them takes CAP_SYS_ADMIN")
-	}
 	if may {
 		for i := range n.Pods {
 			n.Pods[i].Deputy, n.Pods[i].Behind = here, f.Bridge
@@ -61,7 +58,7 @@ func Node(in func(func() error) error, f doctor.Facts, more ...netip.Addr) (Netw
 		p := Pod{Place: watch.Place{Host: peer.Node}, Node: peer.Node}
 		for _, s := range peer.Stacks {
 			p.Outer = append(p.Outer, s.Underlay)
-			if a := backend.Gateway(s.Subnet); !ignoresPings(f, a) {
+			if a, ok := answering(f, peer.Node, s.Subnet); ok {
 				p.Addrs = append(p.Addrs, a)
 			}
 		}
@@ -86,9 +83,15 @@ func Node(in func(func() error) error, f doctor.Facts, more ...netip.Addr) (Netw
 	return n, nil
 }
 
-// ignoresPings reports whether a host answers connections, and no pings.
-func ignoresPings(f doctor.Facts, a netip.Addr) bool {
-	return slices.ContainsFunc(f.Probes, func(p doctor.Probe) bool { return p.To == a && p.Connects })
+// answering returns the address of a peer that is asked: its bridge's, or a pod's if only that answers pings. It is false if
+// nothing there answers any, and connections are answered.
+func answering(f doctor.Facts, peer string, subnet netip.Prefix) (netip.Addr, bool) {
+	for _, p := range f.Probes {
+		if p.Node == peer && subnet.Contains(p.To) {
+			return p.To, !p.Connects
+		}
+	}
+	return backend.Gateway(subnet), true
 }
 
 // outerOf returns the underlay's addresses of a node.
@@ -143,6 +146,9 @@ func (n *Network) ownPods(f doctor.Facts, files map[string]string, outer, first 
 			}
 			n.Pods = append(n.Pods, pod)
 		}
+	}
+	if slices.ContainsFunc(n.Pods, func(p Pod) bool { return p.Do == nil }) {
+		n.Unread = append(n.Unread, "inside of pods, and their TCP and UDP: to enter them takes CAP_SYS_ADMIN")
 	}
 }
 

@@ -128,6 +128,7 @@ func (s *seenAt) of(f locate.Flow) locate.Host {
 		isMask := x.Effect.Source && f.Exit == s.Host && s.masks(f)
 		if o := x.Object; isMask || doctor.IsOwnRule(o.Table, o.Chain, o.Target, o.Comment) {
 			x.Rewrote, x.Effect = "", locate.Effect{} // it masquerades what leaves the cluster
+			x.Object.Fix = ""                         // the agent would put it back
 		}
 		h.Hits = append(h.Hits, x)
 	}

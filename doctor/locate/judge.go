@@ -62,6 +62,9 @@ func (j *judgement) isOf(s Seen) bool {
 // follow finds the last place that saw a packet.
 func (j *judgement) follow() {
 	j.at = j.path[0]
+	if !j.back {
+		j.at = j.flow.sender()
+	}
 	for i, name := range j.path {
 		h := j.hosts[name]
 		for k, s := range h.Seen {

@@ -327,3 +327,33 @@ func TestClues(t *testing.T) {
 		}
 	}
 }
+
+// TestByNode: a node asks in the name of a pod, which cannot be looked into.
+func TestByNode(t *testing.T) {
+	f := Flow{Src: a, Dst: netip.MustParseAddr("10.244.1.3"), Proto: "icmp", Path: []string{"node1/v1", "node1", "node1/v2"}, ByNode: true, In: "cni0"}
+	node := Host{Name: "node1", MACs: []string{"02:00:00:00:00:01"}}
+	if l := Judge(f, []Host{node}, nil); l.Host != "node1" || l.Last != "nowhere" {
+		t.Errorf("nothing is seen: it is the node that sends, got %+v", l)
+	}
+	node.Seen = []Seen{{Sighting: at("node1", "v2", true), MACs: []string{"02:00:00:00:00:22"}, SrcMAC: "02:00:00:00:00:01", Size: 60},
+		{Sighting: at("node1", "v2", false), MACs: []string{"02:00:00:00:00:11"}, SrcMAC: "02:00:00:00:00:22", Size: 60, Back: true}}
+	node.Neighbours = []Object{{Kind: Neighbour, Dev: "cni0", MAC: "02:00:00:00:00:11", Text: "v1's"}}
+	if l := Judge(f, []Host{node}, nil); l.By.Text != "" || l.Host != "node1" || !l.Back {
+		t.Errorf("the answer has the pod's MAC, as it should, got %+v", l)
+	}
+	for name, c := range map[string]struct {
+		hit  Hit
+		says bool
+	}{
+		"what the node sends":               {Hit{Host: "node1", Hook: "output", Family: "ip", Src: f.Src, Stops: true}, true},
+		"what the node gets":                {Hit{Host: "node1", Hook: "input", Family: "ip", Dst: f.Src, Stops: true}, true},
+		"what is forwarded":                 {Hit{Host: "node1", Hook: "forward", Family: "ip", Src: f.Src, Stops: true}, false},
+		"what pods send to the bridge, too": {Hit{Host: "node1", Hook: "input", Family: "bridge", Dst: f.Src, Stops: true}, false},
+		"what carries it":                   {Hit{Host: "node1", Hook: "output", Family: "ip", Src: na, Stops: true}, false},
+		"only met":                          {Hit{Host: "node1", Hook: "output", Family: "ip", Src: f.Src}, false},
+	} {
+		if _, got := f.StoppedAtNode([]Host{{Name: "node1", Hits: []Hit{c.hit}}}); got != c.says {
+			t.Errorf("%s: got %t, want %t", name, got, c.says)
+		}
+	}
+}

@@ -17,7 +17,8 @@ type Flow struct {
 	Sent     string // what was sent, for people: "full-size ICMP from node1/pod1 to node2/pod1"
 	Error    string // what the sender was told
 	Twice    bool   // nothing is lost, and an answer came twice
-	// ByNode reports whether a node sends for its pods: in the name of one, whose packets come in by the device In, or in its own.
+	// ByNode reports whether a node sends for its pods: in the name of one, whose packets come into the second host of the path by
+	// the device In, or in its own.
 	ByNode bool
 	In     string
 	// Path are the hosts from the sender to the receiver.
@@ -149,6 +150,14 @@ type Hit struct {
 	Proto    byte
 }
 
+// sender returns the host that sends.
+func (f Flow) sender() string {
+	if f.In != "" {
+		return f.Path[1]
+	}
+	return f.Path[0]
+}
+
 // StoppedAtNode returns the rule that stopped a packet, or its answer, because a node sent it for a pod: what pods send is
 // forwarded, and does not meet the rules for what the node itself sends and gets.
 func (f Flow) StoppedAtNode(hosts []Host) (Hit, bool) {
@@ -159,7 +168,7 @@ func (f Flow) StoppedAtNode(hosts []Host) (Hit, bool) {
 		i := slices.IndexFunc(h.Hits, func(h Hit) bool {
 			return h.Stops && h.Family != "bridge" && (h.Hook == "output" && h.Src == f.Src || h.Hook == "input" && h.Dst == f.Src)
 		})
-		if h.Name == f.Path[0] && i >= 0 {
+		if h.Name == f.sender() && i >= 0 {
 			return h.Hits[i], true
 		}
 	}

@@ -43,6 +43,7 @@ func TestAgents(t *testing.T) {
 		"a host that answers no pings": {"sysctl -qw net.ipv4.icmp_echo_ignore_all=1", "sysctl -qw net.ipv4.icmp_echo_ignore_all=0", "", "", ""},
 		"a rule for the node's own packets": {"iptables -I OUTPUT -d " + pod + " -j NFQUEUE --queue-num 7",
 			"iptables -D OUTPUT -d " + pod + " -j NFQUEUE --queue-num 7", "", "", ""},
+		"a host that drops what it gets from pods": {"iptables -I INPUT -s " + peer.String() + " -j DROP", "iptables -D INPUT -s " + peer.String() + " -j DROP", "", "", ""},
 		"a network that takes nothing": {"ip addr add " + unused + "/32 dev eth1",
 			"ip addr del " + unused + "/32 dev eth1", "", "", ""},
 		"an address of a remote pod": {"ip addr add " + remote + "/32 dev lo", "ip addr del " + remote + "/32 dev lo", "route-shadowed",

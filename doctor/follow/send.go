@@ -2,6 +2,7 @@ package follow
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -24,6 +25,7 @@ func (n Network) send(ctx context.Context, tries []probe.Try) (r Report, err err
 	for round := range rounds {
 		r.Results = probe.Send(ctx, tries, time.Duration(round+1)*probe.Patience)
 		n.sort(&r)
+		tries = r.putAside(tries, n.askPods(ctx, &r))
 		if len(r.Lost) == 0 || ctx.Err() != nil {
 			break
 		}
@@ -38,9 +40,7 @@ func (n Network) send(ctx context.Context, tries []probe.Try) (r Report, err err
 			}
 			return r, n.confirm(ctx, &r)
 		}
-		if len(followed.aside) > 0 {
-			tries = r.putAside(tries, followed.aside)
-		}
+		tries = r.putAside(tries, followed.aside)
 	}
 	if len(r.Lost) == 0 || ctx.Err() != nil {
 		return r, n.confirm(ctx, &r)
@@ -53,6 +53,38 @@ func (n Network) send(ctx context.Context, tries []probe.Try) (r Report, err err
 	return r, n.confirm(ctx, &r)
 }
 
+// maxPodsAsked is how many addresses of a peer's pods are asked.
+const maxPodsAsked = 16
+
+// askPods asks the first pods of peers whose bridge gives no answer: a host may have rules for what it gets itself. It returns
+// what was lost to those of which a pod answers.
+func (n Network) askPods(ctx context.Context, r *Report) (aside []probe.Try) {
+	var asked []probe.Try
+	var bridges []netip.Addr
+	for _, x := range choose(r.Lost) {
+		if to := n.pod(x.To.Host); to.Do != nil || to.Host != to.Node {
+			continue
+		}
+		t := x.Try
+		for range maxPodsAsked {
+			t.Dst = t.Dst.Next()
+			asked, bridges = append(asked, t), append(bridges, x.Dst)
+		}
+	}
+	for i, x := range probe.Send(ctx, asked, probe.Patience) {
+		if x.Err != nil {
+			continue
+		}
+		r.miss([]string{fmt.Sprintf("the bridge of %s: it gives no answer, and the pod %s does", x.To.Host, x.Dst)})
+		for _, lost := range r.Lost {
+			if lost.Dst == bridges[i] {
+				aside = append(aside, lost.Try)
+			}
+		}
+	}
+	return aside
+}
+
 // putAside forgets probes that say nothing of pods' packets, and returns the other tries.
 func (r *Report) putAside(tries, aside []probe.Try) []probe.Try {
 	isAside := func(t probe.Try) bool {
@@ -61,6 +93,9 @@ func (r *Report) putAside(tries, aside []probe.Try) []probe.Try {
 		})
 	}
 	isResult := func(x probe.Result) bool { return isAside(x.Try) }
+	if len(aside) == 0 {
+		return tries
+	}
 	r.Results, r.Lost = slices.DeleteFunc(r.Results, isResult), slices.DeleteFunc(r.Lost, isResult)
 	r.Late = len(r.Lost)
 	return slices.DeleteFunc(tries, isAside)

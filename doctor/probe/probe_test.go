@@ -85,6 +85,7 @@ func TestAsk(t *testing.T) {
 	near, far := pair(t)
 	ask := func(k Kind, to netip.AddrPort) error { return Ask(t.Context(), near, k, to) }
 	at := netip.AddrPortFrom(b, 53)
+	testwait.Until(t, "a ping is answered", func() bool { return ask(ICMP, at) == nil }) // the carrier takes a moment
 	if err := ask(TCP, at); err != nil {
 		t.Errorf("a closed port: %v", err)
 	}

@@ -356,4 +356,8 @@ func TestByNode(t *testing.T) {
 			t.Errorf("%s: got %t, want %t", name, got, c.says)
 		}
 	}
+	f.Size, f.Outer = 725, [2]netip.Addr{na, na.Next()}
+	if _, got := f.StoppedAtNode([]Host{{Name: "node1", Hits: []Hit{{Host: "node1", Hook: "output", Family: "ip", Src: f.Src, Stops: true}}}}); got {
+		t.Error("a rule that stops full packets alone also stops those that carry pods'")
+	}
 }

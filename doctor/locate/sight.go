@@ -159,9 +159,10 @@ func (f Flow) sender() string {
 }
 
 // StoppedAtNode returns the rule that stopped a packet, or its answer, because a node sent it for a pod: what pods send is
-// forwarded, and does not meet the rules for what the node itself sends and gets.
+// forwarded, and does not meet the rules for what the node itself sends and gets. A rule that stops full packets alone also stops
+// those that carry pods': they are larger, and the node's own.
 func (f Flow) StoppedAtNode(hosts []Host) (Hit, bool) {
-	if !f.ByNode {
+	if !f.ByNode || f.Size > 0 && f.Outer[0].IsValid() {
 		return Hit{}, false
 	}
 	for _, h := range hosts {

@@ -143,11 +143,11 @@ func (a *Agent) reportReach(unreached []reach.Unreached) {
 		a.event("Normal", "PeersReached", "packets come back again from all that did not answer")
 		return
 	}
+	reason, text := inVain(unreached)
 	who := "a peer"
-	if unreached[0].Kind != reach.Node {
+	if reason == targetsUnreached {
 		who = unreached[0].String()
 	}
-	reason, text := inVain(unreached)
 	a.Log.Warn(who+" does not answer", "node", a.Node, "reason", text)
 	a.event("Warning", reason, text+"; twillctl doctor says why")
 }
@@ -165,12 +165,18 @@ func (a *Agent) keepReached(unreached []reach.Unreached) {
 	}
 }
 
+// targetsUnreached is the reason where all peers answer.
+const targetsUnreached = "TargetsUnreached"
+
 // inVain says who does not answer, and names a reason for it.
 func inVain(unreached []reach.Unreached) (reason, text string) {
 	first := unreached[0]
+	if i := slices.IndexFunc(unreached, func(u reach.Unreached) bool { return u.Kind == reach.Node }); i >= 0 {
+		first = unreached[i]
+	}
 	text = fmt.Sprintf("no packet comes back from %s (%s): %s", clip(first.String()), first.Addr, first.Error)
 	var names []string
-	reason = "TargetsUnreached"
+	reason = targetsUnreached
 	for _, u := range unreached {
 		names = append(names, u.String())
 		if u.Kind == reach.Node {

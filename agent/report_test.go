@@ -178,12 +178,12 @@ func TestReportReach(t *testing.T) {
 	}
 	const lost, doctor = "no packet comes back from the default gateway (192.0.2.1): no answer", "; twillctl doctor says why"
 	const node2 = "no packet comes back from node node2 (10.244.2.1): no answer"
-	wantEvents := []string{"TargetsUnreached: " + lost + doctor, "PeersUnreached: " + lost + "; nor from 2 more" + doctor,
+	wantEvents := []string{"TargetsUnreached: " + lost + doctor, "PeersUnreached: " + node2 + "; nor from 2 more" + doctor,
 		"PeersUnreached: " + node2 + doctor, "PeersReached: packets come back again from all that did not answer"}
 	if !slices.Equal(store.events, wantEvents) {
 		t.Errorf("events\n%q, want\n%q", store.events, wantEvents)
 	}
-	want := []string{"false TargetsUnreached " + lost, "false PeersUnreached " + lost + "; nor from 2 more", "false PeersUnreached " + node2,
+	want := []string{"false TargetsUnreached " + lost, "false PeersUnreached " + node2 + "; nor from 2 more", "false PeersUnreached " + node2,
 		"true PeersReached packets come back from all that are asked"}
 	if !slices.Equal(store.said, want) {
 		t.Errorf("said\n%q, want\n%q", store.said, want)

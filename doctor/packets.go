@@ -114,7 +114,7 @@ func trials(f Facts) []trial {
 // name of a pod does not forward it.
 func toOutside(f Facts, pod netip.Addr) (all []trial) {
 	for _, o := range f.Out {
-		if o.To.Is4() == pod.Is4() && o.Hop.Dev != "" {
+		if o.To.Is4() == pod.Is4() && o.Hop.Dev != "" && !slices.Contains(f.Gateways(), o.To) { // which pods need not reach
 			p := rules.Packet{Src: pod, Dst: o.To, In: f.Bridge, Out: o.Hop.Dev, Proto: icmpName(pod)}
 			all = append(all, forwarded(p, "a ping of a pod to "+o.To.String())[:2]...)
 		}

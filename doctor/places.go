@@ -122,7 +122,7 @@ func podTrial(hook int) func(visit) []trial {
 			p.In, p.Out = dev, v.Bridge
 		}
 		if v.out().To.IsValid() { // what is sent there is a ping
-			p.Proto, p.DPort = icmpName(p.Src), 0
+			p.Proto, p.DPort, p.Answer = icmpName(p.Src), 0, v.flow.Src == v.out().To
 		}
 		return forwarded(p, "")[hook : hook+1]
 	}

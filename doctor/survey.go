@@ -62,7 +62,11 @@ func (p Probes) and(o Probes) Probes {
 			p.Unread = append(p.Unread, u)
 		}
 	}
-	p.Notes = slices.Concat(p.Notes, o.Notes)
+	for _, n := range o.Notes {
+		if !slices.Contains(p.Notes, n) {
+			p.Notes = append(p.Notes, n)
+		}
+	}
 	return p
 }
 
@@ -94,6 +98,9 @@ func belieNode(found []Finding) []Finding {
 
 // ofOwnPings are the kinds of findings that a node makes by pings of its own, which rules for its own packets may lose.
 var ofOwnPings = []kind{peerUnanswered, udpSentUnanswered, udpNotSent, udpReplyDropped}
+
+// MostPeersProbed is how many peers a node's probes go to.
+const MostPeersProbed = 32
 
 // belieOwn makes them risks where all pings for pods came back.
 func belieOwn(found []Finding) {
@@ -220,7 +227,7 @@ func (p Probes) writeUnread(b *strings.Builder) {
 func (d *Diagnosis) Add(p Probes, lost Lost) {
 	d.Probed = d.Probed || p.Sent > p.Denied
 	d.Unread, d.Notes = append(d.Unread, p.Unread...), append(d.Notes, p.Notes...)
-	if p.came() {
+	if p.came() && d.Peers <= MostPeersProbed {
 		belieOwn(d.Findings)
 	}
 	own := []Diagnosis{*d}

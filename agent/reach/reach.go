@@ -13,6 +13,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"maps"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -54,8 +55,8 @@ type Config struct {
 	// Changed is told, in the Prober's goroutine, of peers that do not answer any more, at most once a round, and with none
 	// when all answer again.
 	Changed func(unreached []Unreached)
-	// State is told of all that do not answer, after each step: from the second that is asked in vain on, and of none once
-	// two rounds had answers.
+	// State is told of all but the API server that do not answer, and of none once all do, after that has lasted for one to two
+	// rounds.
 	State   func(unreached []Unreached)
 	Metrics *Metrics
 }
@@ -102,12 +103,16 @@ type Prober struct {
 	asked    uint64
 	failing  map[key]*trouble
 	answered map[key]bool // once
+	silent   map[key]bool // asked, and never answered: of these nothing is known
 	tooLarge map[key]bool
 
 	// Of Run alone:
 	told    map[who]bool // the unreached peers that Changed was told of
 	toldAt  time.Time
 	answers bool // a peer that was told of answers again
+	lost    bool // what State is to be told of, since when, and how long that has to last
+	since   time.Time
+	hold    time.Duration
 }
 
 // who is a peer.
@@ -142,7 +147,7 @@ const (
 
 // New makes a Prober that asks nobody before Run.
 func New(c Config) *Prober {
-	return &Prober{Config: c, failing: map[key]*trouble{}, answered: map[key]bool{}, tooLarge: map[key]bool{}, told: map[who]bool{}}
+	return &Prober{Config: c, failing: map[key]*trouble{}, answered: map[key]bool{}, silent: map[key]bool{}, tooLarge: map[key]bool{}, told: map[who]bool{}}
 }
 
 // Run asks until ctx is done. The first round begins after one has passed: until then the node and its peers find each
@@ -225,6 +230,7 @@ func (p *Prober) again(at time.Time, peers []Peer) map[key]bool {
 	gone := func(k key) bool { _, is := sure[k]; return !is }
 	maps.DeleteFunc(p.failing, func(k key, _ *trouble) bool { return gone(k) })
 	maps.DeleteFunc(p.answered, func(k key, _ bool) bool { return gone(k) })
+	maps.DeleteFunc(p.silent, func(k key, _ bool) bool { return gone(k) })
 	maps.DeleteFunc(p.tooLarge, func(k key, _ bool) bool { return gone(k) })
 	due := map[key]bool{}
 	for k, t := range p.failing {
@@ -256,6 +262,7 @@ func (p *Prober) ask(ctx context.Context, k key, sure bool) {
 	case a.Err == nil:
 		p.answered[k] = true
 		delete(p.failing, k)
+		delete(p.silent, k)
 		if a.TooLarge {
 			p.tooLarge[k] = true
 		} else if a.Full {
@@ -271,6 +278,8 @@ func (p *Prober) ask(ctx context.Context, k key, sure bool) {
 		if t.times >= enough {
 			t.next = began.Add(t.pause.Next())
 		}
+	default:
+		p.silent[k] = true
 	}
 }
 
@@ -279,9 +288,7 @@ func (p *Prober) ask(ctx context.Context, k key, sure bool) {
 func (p *Prober) tell(at time.Time, settled bool) {
 	r := p.Report()
 	p.Metrics.say(r)
-	if len(r.Unreached) > 0 || settled && p.hasAnswered(func(key) bool { return true }) {
-		p.State(r.Unreached)
-	}
+	p.tellState(at, r.Unreached, settled)
 	now := map[who]bool{}
 	var news []Unreached
 	for _, u := range r.Unreached {
@@ -303,6 +310,27 @@ func (p *Prober) tell(at time.Time, settled bool) {
 	case len(now) == 0 && p.answers:
 		p.answers = false
 		p.Changed(nil)
+	}
+}
+
+// tellState tells of what does not answer, or that all do, once that has lasted for one to two rounds, by chance: all nodes of a
+// cluster may see the same. An API server that does not answer is not told of, as it would be told itself; nor is anything while
+// there is something of which nothing is known.
+func (p *Prober) tellState(at time.Time, unreached []Unreached, settled bool) {
+	unreached = slices.DeleteFunc(slices.Clone(unreached), func(u Unreached) bool { return u.Kind == API })
+	lost := len(unreached) > 0
+	if lost != p.lost || p.since.IsZero() {
+		p.lost, p.since, p.hold = lost, at, p.Round+rand.N(p.Round)
+	}
+	p.mu.Lock()
+	unknown := len(p.silent) > 0
+	p.mu.Unlock()
+	switch {
+	case at.Sub(p.since) < p.hold:
+	case lost:
+		p.State(unreached)
+	case settled && !unknown && p.hasAnswered(func(key) bool { return true }):
+		p.State(nil)
 	}
 }
 

@@ -131,6 +131,9 @@ func (g *gathering) counted(u backend.Underlay, silent, large, outer []doctor.Pr
 	return nil
 }
 
+// maxLost is how many lost connections are looked into: each takes a while.
+const maxLost = 3
+
 // tcp opens a connection to each peer that answers pings, through the path of pods. A lost one counts only if the same host
 // answers through the underlay: many hosts drop what nobody listens for.
 func (g *gathering) tcp(answering []doctor.Probe) error {
@@ -143,10 +146,12 @@ func (g *gathering) tcp(answering []doctor.Probe) error {
 		return err
 	}
 	around, err := connects(outer, nothing)
+	lost := 0
 	for i, p := range answering {
-		if through[i] || err != nil || !around[i] {
+		if through[i] || err != nil || !around[i] || lost == maxLost {
 			continue
 		}
+		lost++
 		if pods, err := connects(podsOf(p.To), nothing); err != nil || slices.Contains(pods, true) {
 			continue // it is the host that drops them
 		}

@@ -14,7 +14,7 @@ import (
 )
 
 // maxPods and maxPeers bound what one node probes: each pod sends to all of them.
-const maxPods, maxPeers = 8, 32
+const maxPods, maxPeers = 8, doctor.MostPeersProbed
 
 // Node returns the network as one node sees it, which is in the namespace that in calls functions in: its own pods, as far as
 // it may enter them or act for them; itself with the bridge's address, if it may enter none; and the bridges of its peers, which cannot be

@@ -127,18 +127,19 @@ func (x exit) isFrom(s packet.Sighting) bool {
 	return isTCP && !s.Out && ip.Src == x.dst
 }
 
-// excuse takes what answers off the losses, and gateways to which packets left as they should: many answer nobody.
+// excuse takes what answers off the losses, and gateways to which packets left as they should, or that a rule keeps pods from: many
+// answer nobody, and pods need not reach them.
 func (n Network) excuse(r *Report, followed Report) {
 	quiet := map[netip.Addr]bool{}
 	for _, l := range r.Losses {
 		isQuiet, known := quiet[l.Flow.Dst]
-		quiet[l.Flow.Dst] = l.Unanswered && n.isGateway(l.Flow.Dst) && (isQuiet || !known)
+		quiet[l.Flow.Dst] = (l.Unanswered || l.Stopped) && n.isGateway(l.Flow.Dst) && (isQuiet || !known)
 	}
 	told := map[netip.Addr]bool{}
 	r.Losses = slices.DeleteFunc(r.Losses, func(l locate.Loss) bool {
 		if dst := l.Flow.Dst; quiet[dst] && !told[dst] {
 			told[dst] = true
-			r.Notes = append(r.Notes, fmt.Sprintf("the gateway %s answers neither pings nor connections; packets to it are seen at %s", dst, l.Last))
+			r.note(l)
 		}
 		return quiet[l.Flow.Dst]
 	})
@@ -150,6 +151,17 @@ func (n Network) excuse(r *Report, followed Report) {
 		}
 	}
 	r.Lost = slices.DeleteFunc(r.Lost, func(x probe.Result) bool { return followed.answered[n.exit(x)] })
+}
+
+// note says once what became of packets to a gateway.
+func (r *Report) note(l locate.Loss) {
+	text := fmt.Sprintf("the gateway %s answers neither pings nor connections; packets to it are seen at %s", l.Flow.Dst, l.Last)
+	if l.Stopped {
+		text = fmt.Sprintf("%s keeps pods from the gateway %s: %s; --outside says what else they are to reach", l.Host, l.Flow.Dst, l.By.Text)
+	}
+	if !slices.Contains(r.Notes, text) {
+		r.Notes = append(r.Notes, text)
+	}
 }
 
 func (n Network) isGateway(a netip.Addr) bool {

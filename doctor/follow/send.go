@@ -22,6 +22,7 @@ const rounds = 3
 func (n Network) send(ctx context.Context, tries []probe.Try) (r Report, err error) {
 	r.Notes = n.Notes
 	r.miss(n.Unread)
+	asides := 0 // of the last round
 	for round := range rounds {
 		r.Results = probe.Send(ctx, tries, time.Duration(round+1)*probe.Patience)
 		n.sort(&r)
@@ -40,7 +41,12 @@ func (n Network) send(ctx context.Context, tries []probe.Try) (r Report, err err
 			}
 			return r, n.confirm(ctx, &r)
 		}
+		asides = len(followed.aside)
 		tries = r.putAside(tries, followed.aside)
+	}
+	if asides > 0 && len(r.Lost) > 0 { // there are more of its kind than can be followed
+		r.miss([]string{fmt.Sprintf("%d more lost probes, as of others such a rule was why", len(r.Lost))})
+		r.Lost, r.Late = nil, 0
 	}
 	if len(r.Lost) == 0 || ctx.Err() != nil {
 		return r, n.confirm(ctx, &r)
@@ -56,30 +62,39 @@ func (n Network) send(ctx context.Context, tries []probe.Try) (r Report, err err
 // maxPodsAsked is how many addresses of a peer's pods are asked.
 const maxPodsAsked = 16
 
-// askPods asks the first pods of peers whose bridge gives no answer: a host may have rules for what it gets itself. It returns
-// what was lost to those of which a pod answers.
+// askPods asks the first pods of peers whose bridge gives no answer, and the bridge again: a host may have rules for what it gets
+// itself. It returns what was lost to those of which a pod answers and the bridge never does.
 func (n Network) askPods(ctx context.Context, r *Report) (aside []probe.Try) {
 	var asked []probe.Try
 	var bridges []netip.Addr
-	for _, x := range choose(r.Lost) {
-		if to := n.pod(x.To.Host); to.Do != nil || to.Host != to.Node {
+	for _, x := range r.Lost {
+		if to := n.pod(x.To.Host); to.Way != Inside || to.Do != nil || to.Host != to.Node || slices.Contains(bridges, x.Dst) {
 			continue
 		}
 		t := x.Try
+		for range attempts {
+			asked, bridges = append(asked, t), append(bridges, x.Dst)
+		}
 		for range maxPodsAsked {
 			t.Dst = t.Dst.Next()
 			asked, bridges = append(asked, t), append(bridges, x.Dst)
 		}
 	}
+	answers := map[netip.Addr]probe.Result{} // by the bridge
+	late := map[netip.Addr]bool{}
 	for i, x := range probe.Send(ctx, asked, probe.Patience) {
-		if x.Err != nil {
-			continue
+		switch {
+		case x.Err != nil:
+		case x.Dst == bridges[i]:
+			late[x.Dst] = true
+		default:
+			answers[bridges[i]] = x
 		}
-		r.miss([]string{fmt.Sprintf("the bridge of %s: it gives no answer, and the pod %s does", x.To.Host, x.Dst)})
-		for _, lost := range r.Lost {
-			if lost.Dst == bridges[i] {
-				aside = append(aside, lost.Try)
-			}
+	}
+	for _, lost := range r.Lost {
+		if x, ok := answers[lost.Dst]; ok && !late[lost.Dst] {
+			r.miss([]string{fmt.Sprintf("the bridge of %s: it gives no answer, and the pod %s does", x.To.Host, x.Dst)})
+			aside = append(aside, lost.Try)
 		}
 	}
 	return aside

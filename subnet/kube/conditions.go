@@ -71,11 +71,14 @@ func (c condition) same(kind string, o condition) bool {
 	return c == o
 }
 
+// refusedRest is how long a condition that the API server does not allow is not tried again.
+const refusedRest = time.Hour
+
 // keepCondition writes a condition that differs; r may be older than what is written already.
 func (s *Store) keepCondition(ctx context.Context, kind string, r record, limit *rate.Limiter) error {
 	task := map[string]string{networkUnavailable: taskNetwork, peersReached: taskReached}[kind]
 	want, ok := s.own.condition(kind)
-	if !ok || kind == peersReached && s.refused {
+	if !ok || kind == peersReached && time.Since(s.refused) < refusedRest {
 		return nil
 	}
 	if r.condition(kind).same(kind, want) {
@@ -87,8 +90,8 @@ func (s *Store) keepCondition(ctx context.Context, kind string, r record, limit 
 	}
 	err := s.writeCondition(ctx, kind, want)
 	if code := kubeclient.StatusCode(err); kind == peersReached && (code == http.StatusForbidden || code == http.StatusUnprocessableEntity) {
-		s.refused = true // as by a role or a policy of before; nothing depends on it
-		s.progress.Report(task, fmt.Errorf("the condition is not kept before the agent starts again: %w", err))
+		s.refused = time.Now() // as by a role or a policy of before; nothing depends on it
+		s.progress.Report(task, fmt.Errorf("the condition is not kept, and tried again in an hour: %w", err))
 		return nil
 	}
 	s.progress.Report(task, err)

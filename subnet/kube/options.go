@@ -81,7 +81,7 @@ type Store struct {
 	disputed      func(subnet.Lease)
 	setsCondition bool
 	setsReached   bool
-	refused       bool // the API server does not let the agent set TwillPeersReached; of keep alone
+	refused       time.Time // when the API server last did not let the agent set TwillPeersReached; of keep alone
 	claimSpace    string
 	mode          string // one of the subnet.Store… values
 	leaseSpace    string // where Lease objects are published; empty: nowhere

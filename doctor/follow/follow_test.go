@@ -218,3 +218,19 @@ func TestIsWanted(t *testing.T) {
 		}
 	}
 }
+
+// TestAskPods: only a peer's bridge has pods beside it. What comes after a gateway's address, or after one outside, is
+// somebody else's.
+func TestAskPods(t *testing.T) {
+	for way, want := range map[Way]bool{Inside: true, Gateway: false, Outside: false} {
+		asked := false
+		from := watch.Place{Host: "node1", Do: func(func() error) error { asked = true; return errors.New("not here") }}
+		to := watch.Place{Host: "there"}
+		n := Network{Pods: []Pod{{Place: to, Node: to.Host, Way: way}}}
+		r := Report{Lost: []probe.Result{{Try: probe.Try{From: from, To: to, Kind: probe.ICMP, Src: netip.MustParseAddr("10.244.1.2"),
+			Dst: netip.MustParseAddr("192.0.2.1")}, Err: errors.New("no answer")}}}
+		if aside := n.askPods(t.Context(), &r); asked != want || len(aside) > 0 {
+			t.Errorf("way %d: asked %t, want %t; put aside %v", way, asked, want, aside)
+		}
+	}
+}

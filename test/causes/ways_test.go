@@ -101,7 +101,8 @@ func (t *trial) score(first finding, took time.Duration, err error) opinion {
 		a.Where = first.Place == t.injected.place || slices.Contains(t.injected.also, first.Place)
 		a.Missing = missing(t.injected.tokens, first.text())
 		a.What = a.Missing == nil && first.ID != ""
-		a.Green = !first.broken() && !(a.Where && a.What)
+		isNamed := a.Where && a.What
+		a.Green = !first.broken() && !isNamed
 	case t.Outcome == harmless:
 		a.False = first.broken()
 	}

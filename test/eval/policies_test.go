@@ -37,12 +37,12 @@ func TestPolicies(t *testing.T) {
 		denied         int
 		want           []string // place, object, and the sentences in any order
 	}{
-		// 3 pods send 5 probes each in 2 families.
+		// 3 pods send 6 probes each in 2 families, and one more to the outside leaves the pod.
 		{"ingress", denyIngress, 36, []string{"node1", "shop/node1-pod1, ingress",
 			"shop/deny isolates shop/node1-pod1 for ingress; no policy allows ICMP from jobs/node2-pod1",
 			"shop/deny isolates shop/node1-pod1 for ingress; no policy allows TCP ", "no policy allows UDP ",
 			"from default/node1-pod2", "from default/node2-pod2"}},
-		{"egress", denyEgress, 36, []string{"node2", "jobs/node2-pod1, egress",
+		{"egress", denyEgress, 38, []string{"node2", "jobs/node2-pod1, egress",
 			"jobs/stay isolates jobs/node2-pod1 for egress; no policy allows ICMP to shop/node1-pod1",
 			"no policy allows UDP ", "to default/node2-pod2"}},
 		{"ports", denyIngress + "\n---\n" + allowTCP, 30, []string{"node1", "shop/node1-pod1, ingress",
@@ -50,8 +50,8 @@ func TestPolicies(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			p.apply(t, test.manifest)
-			s := p.surveyUntil(t, fmt.Sprint(test.denied, " denied probes of 144, and none lost"), func(s doctor.Survey) bool {
-				return !s.Failed() && s.First == nil && s.Probes.Lost == 0 && s.Probes.Denied == test.denied && s.Probes.Sent == 144
+			s := p.surveyUntil(t, fmt.Sprint(test.denied, " denied probes of 152, and none lost"), func(s doctor.Survey) bool {
+				return !s.Failed() && s.First == nil && s.Probes.Lost == 0 && s.Probes.Denied == test.denied && s.Probes.Sent == 152
 			})
 			if len(s.Lost) != 1 || s.Lost[0].ID != "policy-denied" || s.Lost[0].Severity != doctor.Intended {
 				t.Fatalf("got %+v", s.Lost)
@@ -83,7 +83,7 @@ func TestPolicies(t *testing.T) {
 	t.Run("test", func(t *testing.T) {
 		p.apply(t, denyIngress)
 		out, code := p.run(t, "lab", "--name", p.Name(), "test")
-		if code != 0 || !strings.Contains(out, "denied") || !strings.Contains(out, "– 36 of 144 probes are denied by network policies") ||
+		if code != 0 || !strings.Contains(out, "denied") || !strings.Contains(out, "– 36 of 152 probes are denied by network policies") ||
 			!strings.Contains(out, "shop/deny isolates shop/node1-pod1") {
 			t.Errorf("exits %d with\n%s", code, out)
 		}

@@ -84,7 +84,7 @@ func forbiddenPatch(t *testing.T, s *server) {
 	asked = asks(other)
 	other.Reached(false, "PeersUnreached", "no packet comes back")
 	testwait.Until(t, "word of the other condition", func() bool {
-		return waits.has(taskReached, "the condition is not kept before the agent starts again: the API server forbids patch on nodes/status")
+		return waits.has(taskReached, "the condition is not kept, and tried again in an hour: the API server forbids patch on nodes/status")
 	})
 	s.annotate(t, self, map[string]any{"test": "the node changes"})
 	other.Reached(true, "PeersReached", "")

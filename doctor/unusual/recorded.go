@@ -7,11 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path"
-	"regexp"
-	"slices"
-
-	"golang.org/x/sys/unix"
 )
 
 // record is what a kernel's new network namespace was seen to have, for who may not make one: that takes CAP_SYS_ADMIN, which
@@ -33,12 +28,6 @@ type recorded struct {
 
 //go:embed recorded.json
 var recordedJSON []byte
-
-// recordedKinds are the kinds of devices that are recorded, if the kernel has them.
-var recordedKinds = []string{"veth", "bridge", "vxlan", "tun", "dummy", "ipip", "sit", "wireguard", "vlan", "macvlan", "ipvlan"}
-
-// ofMachine are sysctls whose value in a new namespace is the machine's: by its memory, or as its administrator chose.
-var ofMachine = regexp.MustCompile(`_(rmem|wmem|buckets|syn_backlog|entries|limit_output_bytes|congestion_control)$|^core/|^netfilter/nf_log/`)
 
 // replay returns the reference that is recorded.
 func replay() (*fresh, error) {
@@ -77,44 +66,4 @@ func writable(values map[string]string) map[string]parameter {
 		all[name] = parameter{value, true}
 	}
 	return all
-}
-
-// record returns what recorded.json is to have.
-func (f *fresh) record() record {
-	r := record{Release: kernelVersion(), Rules: f.rules, Sysctls: values(f.sysctls), Untold: slices.Sorted(slices.Values(f.untold)),
-		Device: values(f.like("", "veth").sysctls), Devices: map[string]recorded{}}
-	maps.DeleteFunc(r.Sysctls, func(name, _ string) bool { return ofMachine.MatchString(name) })
-	all := map[string]sample{"lo": f.lo}
-	for _, kind := range recordedKinds {
-		if s := f.like("", kind); s.link.kind == kind {
-			all[kind] = s
-		}
-	}
-	for name, s := range all {
-		d := recorded{Link: s.link.Link, Port: s.port.Link, Sysctls: values(s.sysctls)}
-		maps.DeleteFunc(d.Sysctls, func(name, value string) bool { return r.Device[name] == value })
-		r.Devices[name] = d
-	}
-	return r
-}
-
-// values returns those of parameters that are somebody's settings.
-func values(all map[string]parameter) map[string]string {
-	found := map[string]string{}
-	for name, p := range all {
-		if p.can && !slices.Contains(random, path.Base(name)) {
-			found[name] = p.value
-		}
-	}
-	return found
-}
-
-// kernelVersion returns the first two numbers of this kernel's version.
-func kernelVersion() string {
-	var u unix.Utsname
-	var major, minor int
-	if unix.Uname(&u) == nil {
-		_, _ = fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor)
-	}
-	return fmt.Sprintf("%d.%d", major, minor)
 }

@@ -95,10 +95,22 @@ func Spec(spec lab.Spec) lab.Spec {
 // Start brings a lab up for the time of the test. What a crashed run left of it is removed first.
 func Start(t testing.TB, spec lab.Spec) *lab.Lab {
 	t.Helper()
+	return start(t, Spec(spec))
+}
+
+// StartDefault is Start in the directory where twillctl looks for labs.
+func StartDefault(t testing.TB, spec lab.Spec) *lab.Lab {
+	t.Helper()
+	spec = Spec(spec)
+	spec.Dir = lab.DefaultDir
+	return start(t, spec)
+}
+
+func start(t testing.TB, spec lab.Spec) *lab.Lab {
+	t.Helper()
 	if spec.Store == lab.Kube {
 		testall.Needs(t, "a built kube-apiserver")
 	}
-	spec = Spec(spec)
 	if _, err := lab.Down(spec.Dir, spec.Name); err != nil {
 		t.Fatal(err)
 	}

@@ -41,18 +41,8 @@ func TestFastPath(t *testing.T) {
 }
 
 func newSped(t *testing.T, backend string) *sped {
-	spec := labtest.Spec(lab.Spec{Name: "sped" + backend[:1], Nodes: 2, Pods: 1, Family: lab.Dual, Backend: backend, Store: lab.File, FastPath: true})
-	spec.Dir = lab.DefaultDir // where twillctl looks
-	down := func() {
-		if _, err := lab.Down(spec.Dir, spec.Name); err != nil {
-			t.Error(err)
-		}
-	}
-	down() // what a crashed run left
-	t.Cleanup(down)
-	l, err := lab.Up(t.Context(), spec, nil)
-	check(t, err)
-	_, err = l.Converge(t.Context(), testwait.Limit)
+	l := labtest.StartDefault(t, lab.Spec{Name: "sped" + backend[:1], Nodes: 2, Pods: 1, Family: lab.Dual, Backend: backend, Store: lab.File, FastPath: true})
+	_, err := l.Converge(t.Context(), testwait.Limit)
 	check(t, err)
 	program := filepath.Join(labtest.BinDir(t), "twillctl")
 	return &sped{l, l.Nodes()[0], program}

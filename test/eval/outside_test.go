@@ -124,18 +124,8 @@ func TestOutside(t *testing.T) {
 }
 
 func upOutside(t *testing.T, spec lab.Spec) outsideLab {
-	spec = labtest.Spec(spec)
-	spec.Dir = lab.DefaultDir // where twillctl looks
-	down := func() {
-		if _, err := lab.Down(spec.Dir, spec.Name); err != nil {
-			t.Error(err)
-		}
-	}
-	down() // what a crashed run left
-	t.Cleanup(down)
-	l, err := lab.Up(t.Context(), spec, nil)
-	check(t, err)
-	_, err = l.Converge(t.Context(), testwait.Limit)
+	l := labtest.StartDefault(t, spec)
+	_, err := l.Converge(t.Context(), testwait.Limit)
 	check(t, err)
 	return outsideLab{T: t, Lab: l, program: filepath.Join(labtest.BinDir(t), "twillctl")}
 }

@@ -104,21 +104,11 @@ type policed struct {
 
 func newPoliced(t *testing.T) *policed {
 	t.Helper()
-	spec := labtest.Spec(lab.Spec{Name: "doctorpolicies", Family: lab.Dual, Store: lab.File, Nodes: 2, Pods: 2, NetworkPolicy: true})
-	spec.Dir = lab.DefaultDir // where twillctl looks
-	down := func() {
-		if _, err := lab.Down(spec.Dir, spec.Name); err != nil {
-			t.Error(err)
-		}
-	}
-	down() // what a crashed run left
-	t.Cleanup(down)
-	l, err := lab.Up(t.Context(), spec, nil)
-	check(t, err)
+	l := labtest.StartDefault(t, lab.Spec{Name: "doctorpolicies", Family: lab.Dual, Store: lab.File, Nodes: 2, Pods: 2, NetworkPolicy: true})
 	p := &policed{l, filepath.Join(labtest.BinDir(t), "twillctl")}
 	check(t, p.pod("node1/pod1").Label("shop", map[string]string{"app": "web"}))
 	check(t, p.pod("node2/pod1").Label("jobs", nil))
-	_, err = l.Converge(t.Context(), testwait.Limit)
+	_, err := l.Converge(t.Context(), testwait.Limit)
 	check(t, err)
 	return p
 }

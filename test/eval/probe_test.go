@@ -23,24 +23,14 @@ var ours = regexp.MustCompile(`\bflannel[./]1\b|group 116`)
 // packets are lost, and followed to the place and the object. test/causes draws such causes at random.
 func TestProbe(t *testing.T) {
 	t.Parallel()
-	spec := labtest.Spec(lab.Spec{Name: "doctorprobe", Backend: "vxlan", Family: lab.IPv4, Store: lab.File, Nodes: 3, Pods: 2})
-	spec.Dir = lab.DefaultDir // where twillctl looks
-	down := func() {
-		if _, err := lab.Down(spec.Dir, spec.Name); err != nil {
-			t.Error(err)
-		}
-	}
-	down() // what a crashed run left
-	t.Cleanup(down)
-	l, err := lab.Up(t.Context(), spec, nil)
-	check(t, err)
+	l := labtest.StartDefault(t, lab.Spec{Name: "doctorprobe", Backend: "vxlan", Family: lab.IPv4, Store: lab.File, Nodes: 3, Pods: 2})
 	pings, err := l.Converge(t.Context(), testwait.Limit)
 	check(t, err)
 	t.Logf("up with %d pings", len(pings))
 	program := filepath.Join(labtest.BinDir(t), "twillctl")
 	twillctl := func(into any, args ...string) {
 		cmd := exec.CommandContext(t.Context(), program, append(args, "--lab", l.Name(), "-o", "json")...)
-		cmd.Env = append(os.Environ(), "TWILL_BIN_DIR="+filepath.Dir(spec.Programs.Agent))
+		cmd.Env = append(os.Environ(), "TWILL_BIN_DIR="+filepath.Dir(l.Spec().Programs.Agent))
 		out, _ := cmd.Output() // exits 1 with findings
 		if err := json.Unmarshal(out, into); err != nil {
 			t.Fatalf("%v: %s", err, out)

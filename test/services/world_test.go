@@ -42,20 +42,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	testall.Needs(t, "a built kube-proxy")
 	w := &world{program: filepath.Join(labtest.BinDir(t), "twillctl"), proxies: map[string]host.Process{}}
-	spec := labtest.Spec(lab.Spec{Name: "services", Nodes: 3, Pods: 2, Store: lab.Kube})
-	spec.Dir = lab.DefaultDir // where twillctl looks
-	if _, err := lab.Down(spec.Dir, spec.Name); err != nil {
-		t.Fatal(err)
-	}
-	var err error
-	if w.Lab, err = lab.Up(t.Context(), spec, nil); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := w.Down(); err != nil {
-			t.Error(err)
-		}
-	})
+	w.Lab = labtest.StartDefault(t, lab.Spec{Name: "services", Nodes: 3, Pods: 2, Store: lab.Kube})
 	if _, err := w.Converge(t.Context(), testwait.Limit); err != nil {
 		t.Fatal(err)
 	}

@@ -137,20 +137,10 @@ func (c cluster) Capture(ctx context.Context, how Capturing, w io.Writer, say fu
 		s.(*io.PipeReader).Close()
 	}
 	err = errors.Join(err, group.Wait())
-	if err != nil && stopped(ctx) { // by ctrl-C, which leaves a stream in the middle of a packet
+	if err != nil && Interrupted(ctx) && !errors.Is(ctx.Err(), context.DeadlineExceeded) { // in the middle of a packet
 		return nil
 	}
 	return err
-}
-
-// stopped reports whether ctx was cancelled, or is in a moment: ctrl-C also ends kubectl, which may be first.
-func stopped(ctx context.Context) bool {
-	select {
-	case <-ctx.Done():
-		return errors.Is(ctx.Err(), context.Canceled)
-	case <-time.After(100 * time.Millisecond):
-		return false
-	}
 }
 
 // stream runs twillctl on the node, writes its output as it comes, and says what it says.

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Cluster is how kubectl reaches a cluster. The agent's image has twillctl, which looks at its own node, through "kubectl
@@ -69,6 +70,16 @@ func (c Cluster) command(ctx context.Context, args ...string) *exec.Cmd {
 		flags = append(flags, "--kubeconfig="+c.Kubeconfig)
 	}
 	return exec.CommandContext(ctx, "kubectl", append(flags, args...)...)
+}
+
+// Interrupted reports whether ctx is done, or is in a moment: Ctrl-C also ends kubectl, which may be first.
+func Interrupted(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return true
+	case <-time.After(100 * time.Millisecond):
+		return false
+	}
 }
 
 // feed runs kubectl with an input.

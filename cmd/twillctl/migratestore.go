@@ -84,7 +84,7 @@ func (m storeMigration) run(ctx context.Context) error {
 
 // goOn says how to go on after the user ended the command.
 func goOn(ctx context.Context, err error) error {
-	if interrupted(ctx) {
+	if target.Interrupted(ctx) {
 		return errors.New("interrupted: run it again to go on, or with the other --to to go back")
 	}
 	return err

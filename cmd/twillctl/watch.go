@@ -11,6 +11,7 @@ import (
 
 	"github.com/twill-net/twill/doctor"
 	"github.com/twill-net/twill/internal/plain"
+	"github.com/twill-net/twill/target"
 )
 
 // minInterval is how often at most --watch asks.
@@ -91,7 +92,7 @@ func (v statusView) watch(ctx context.Context, every time.Duration) error {
 			return last
 		case <-tick.C:
 		}
-		if r, err = v.ask(ctx); err != nil && interrupted(ctx) {
+		if r, err = v.ask(ctx); err != nil && target.Interrupted(ctx) {
 			return last
 		}
 	}
@@ -150,16 +151,6 @@ func waitsFor(r doctor.StatusReport, err error) string {
 		return text + strings.Join(names[:mostNames], ", ") + fmt.Sprintf(" and %d more", more)
 	}
 	return text + strings.Join(names, ", ")
-}
-
-// interrupted reports whether ctx is done, or is in a moment: Ctrl-C also ends kubectl, which may be first.
-func interrupted(ctx context.Context) bool {
-	select {
-	case <-ctx.Done():
-		return true
-	case <-time.After(minInterval):
-		return false
-	}
 }
 
 // answer returns what to show of an answer. It may be an error: a cluster that cannot be asked now may be asked again.

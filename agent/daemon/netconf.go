@@ -1,13 +1,11 @@
 package daemon
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"log/slog"
-	"maps"
 	"net/netip"
-	"slices"
+	"reflect"
 	"strings"
 	"time"
 
@@ -16,6 +14,7 @@ import (
 	"github.com/twill-net/twill/backend/registry"
 	"github.com/twill-net/twill/internal/causes"
 	"github.com/twill-net/twill/internal/filewatch"
+	"github.com/twill-net/twill/internal/jsonobject"
 )
 
 // netConf compares the file of the network config with what the agent runs with, which was read when it started.
@@ -77,36 +76,20 @@ func (n *netConf) differs() string {
 	return ""
 }
 
-// differentKeys returns the keys of two configs whose values differ, or which one of them alone has. Case does not matter.
+// differentKeys returns the keys of two configs whose values differ, or which one of them alone has.
 func differentKeys(a, b []byte) (keys []string) {
-	old, now := values(a), values(b)
-	for key := range now {
-		if _, has := old[key]; !has {
-			old[key] = value{name: now[key].name}
-		}
-	}
-	for _, key := range slices.Sorted(maps.Keys(old)) {
-		if !bytes.Equal(old[key].text, now[key].text) {
-			keys = append(keys, old[key].name)
+	old, _ := jsonobject.Parse(a) // both were parsed before
+	now, _ := jsonobject.Parse(b)
+	for _, key := range append(old.Rest(), now.Rest()...) {
+		if !reflect.DeepEqual(decoded(old.Take(key)), decoded(now.Take(key))) {
+			keys = append(keys, key)
 		}
 	}
 	return keys
 }
 
-// value is a key's name as it was written, and its value in one way of writing it.
-type value struct {
-	name string
-	text []byte
-}
-
-// values returns a config's values by their keys in lower case.
-func values(config []byte) map[string]value {
-	var read map[string]any
-	_ = json.Unmarshal(config, &read) // both were parsed before
-	all := make(map[string]value, len(read))
-	for name, v := range read {
-		text, _ := json.Marshal(v)
-		all[strings.ToLower(name)] = value{name, text}
-	}
-	return all
+// decoded returns a JSON value, however it is written; nil: there is none.
+func decoded(raw json.RawMessage) (v any) {
+	_ = json.Unmarshal(raw, &v) // it was parsed before
+	return v
 }

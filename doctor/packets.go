@@ -130,12 +130,12 @@ func icmpName(a netip.Addr) string {
 	return "ipv6-icmp"
 }
 
-// clientPort is one that kernels choose for clients (ip_local_port_range).
-const clientPort = 40000
+// ClientPort is one that kernels choose for clients (ip_local_port_range).
+const ClientPort = 40000
 
 // answer returns a packet of the same way that answers one of a client there.
 func answer(p rules.Packet) rules.Packet {
-	p.DPort, p.Answer = clientPort, true
+	p.DPort, p.Answer = ClientPort, true
 	return p
 }
 

@@ -327,3 +327,13 @@ func (f Facts) Wrapping(p Path) (proto string, port int) {
 	w, _ := f.wrapping(p)
 	return w.proto, w.port
 }
+
+// FirstPods returns the addresses that come after a bridge's: pods get them.
+func FirstPods(bridge netip.Addr) (all []netip.Addr) {
+	const some = 16
+	for a := bridge; len(all) < some; {
+		a = a.Next()
+		all = append(all, a)
+	}
+	return all
+}

@@ -15,33 +15,22 @@ import (
 // closedPort is a port that nothing listens on: a host answers a connection with a reset.
 const closedPort = 1
 
-// maxPodsAsked is how many addresses of a peer's pods are asked.
-const maxPodsAsked = 16
-
-// podsOf returns the addresses that come after a bridge's: pods get them.
-func podsOf(bridge netip.Addr) (all []netip.Addr) {
-	for a := bridge; len(all) < maxPodsAsked; {
-		a = a.Next()
-		all = append(all, a)
-	}
-	return all
-}
-
-// askOthers asks what else there is at peers whose bridge answers no pings, as a host may have rules for what it gets itself: a pod
-// takes the bridge's place, and else it is noted that the bridge answers a connection.
+// askOthers asks what else there is at peers whose bridge answers no pings, as a host may have rules for what it gets itself: the
+// bridge again, and pods. A pod takes the place of a bridge that still is silent, and else it is noted that the bridge answers a
+// connection.
 func (g *gathering) askOthers(all []doctor.Probe) error {
-	var pods []doctor.Probe
+	var again, pods []doctor.Probe
 	var bridges []netip.Addr
 	for _, p := range all {
 		if p.OK {
 			continue
 		}
-		bridges = append(bridges, p.To)
-		for _, a := range podsOf(p.To) {
+		again, bridges = append(again, p), append(bridges, p.To)
+		for _, a := range doctor.FirstPods(p.To) {
 			pods = append(pods, newProbe(p.Node, doctor.ProbeOverlay, a, p.Size))
 		}
 	}
-	answers, err := connects(bridges, func() error { return send(pods) })
+	answers, err := connects(bridges, func() error { return send(again, pods) })
 	if err != nil {
 		return err
 	}
@@ -50,9 +39,10 @@ func (g *gathering) askOthers(all []doctor.Probe) error {
 		if p.OK {
 			continue
 		}
-		p.Connects, answers = answers[0], answers[1:]
+		*p, again = again[0], again[1:]
+		p.Connects, answers = answers[0] && !p.OK, answers[1:]
 		k := slices.IndexFunc(pods, func(o doctor.Probe) bool { return o.OK && o.Node == p.Node })
-		if k >= 0 {
+		if k >= 0 && !p.OK {
 			g.unread("the bridge of "+p.Node, fmt.Errorf("it answers no pings, and the pod %s does", pods[k].To))
 			*p = pods[k]
 		}

@@ -25,15 +25,21 @@ func (g *gathering) ofFlannel() bool {
 // Twill's protocol.
 func hasTwills(have netstate.State) bool {
 	for _, o := range have {
+		is := false
 		switch o := o.(type) {
 		case netstate.VXLAN:
-			if o.Marked {
-				return true
-			}
+			is = o.Marked
+		case netstate.Tun:
+			is = o.Marked
+		case netstate.Tunnel:
+			is = o.Marked
+		case netstate.Bridge:
+			is = o.Marked
 		case netstate.Route:
-			if o.Protocol == netstate.Protocol {
-				return true
-			}
+			is = o.Protocol == netstate.Protocol
+		}
+		if is {
+			return true
 		}
 	}
 	return false
@@ -56,15 +62,8 @@ func flannels(want, have netstate.State, bridge string) netstate.Plan {
 
 // deviceOf returns the device that an object is of, or is.
 func deviceOf(o netstate.Object) string {
-	switch o := o.(type) {
-	case netstate.Addr:
-		return o.Dev
-	case netstate.Route:
-		return o.Dev
-	case netstate.Neigh:
-		return o.Dev
-	case netstate.FDB:
-		return o.Dev
+	if r, ok := o.(netstate.Route); ok { // others have it for a name
+		return r.Dev
 	}
 	return o.Key().Name
 }

@@ -79,9 +79,13 @@ const loopback = "lo"
 func (g *gathering) takes(to netip.Addr) (by, fix string) {
 	for _, i := range g.Interfaces {
 		for _, a := range i.Addrs {
-			if a.Addr() == to {
-				return fmt.Sprintf("address %s dev %s", a, i.Name), fmt.Sprintf("ip addr del %s dev %s", a, i.Name)
+			if a.Addr() != to {
+				continue
 			}
+			if a.IsSingleIP() { // one with a network may be the host's own, by which it is reached
+				fix = fmt.Sprintf("ip addr del %s dev %s", a, i.Name)
+			}
+			return fmt.Sprintf("address %s dev %s", a, i.Name), fix
 		}
 	}
 	route, _, err := unusual.Routed(unusual.Packet{Dst: to})

@@ -152,7 +152,7 @@ func (g *gathering) tcp(answering []doctor.Probe) error {
 			continue
 		}
 		lost++
-		if pods, err := connects(podsOf(p.To), nothing); err != nil || slices.Contains(pods, true) {
+		if pods, err := connects(doctor.FirstPods(p.To), nothing); err != nil || slices.Contains(pods, true) {
 			continue // it is the host that drops them
 		}
 		p = newProbe(p.Node, doctor.ProbeTCP, p.To, echoSize(p.To))
@@ -163,12 +163,9 @@ func (g *gathering) tcp(answering []doctor.Probe) error {
 	return err
 }
 
-// clientPort is one that kernels choose for clients.
-const clientPort = 40000
-
 // diverts returns the policy rule or route by which the kernel refuses a TCP packet to a host, or leads it to another table.
 func diverts(to netip.Addr) (by, fix string) {
-	route, rule, err := unusual.Routed(unusual.Packet{Dst: to, Proto: unix.IPPROTO_TCP, SPort: clientPort, DPort: closedPort})
+	route, rule, err := unusual.Routed(unusual.Packet{Dst: to, Proto: unix.IPPROTO_TCP, SPort: doctor.ClientPort, DPort: closedPort})
 	switch {
 	case rule.Text != "":
 		return "policy rule " + rule.Text, rule.Fix

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/twill-net/twill/doctor"
 	"github.com/twill-net/twill/doctor/locate"
 	"github.com/twill-net/twill/doctor/probe"
 )
@@ -59,9 +60,6 @@ func (n Network) send(ctx context.Context, tries []probe.Try) (r Report, err err
 	return r, n.confirm(ctx, &r)
 }
 
-// maxPodsAsked is how many addresses of a peer's pods are asked.
-const maxPodsAsked = 16
-
 // askPods asks the first pods of peers whose bridge gives no answer, and the bridge again: a host may have rules for what it gets
 // itself. It returns what was lost to those of which a pod answers and the bridge never does.
 func (n Network) askPods(ctx context.Context, r *Report) (aside []probe.Try) {
@@ -75,8 +73,7 @@ func (n Network) askPods(ctx context.Context, r *Report) (aside []probe.Try) {
 		for range attempts {
 			asked, bridges = append(asked, t), append(bridges, x.Dst)
 		}
-		for range maxPodsAsked {
-			t.Dst = t.Dst.Next()
+		for _, t.Dst = range doctor.FirstPods(x.Dst) {
 			asked, bridges = append(asked, t), append(bridges, x.Dst)
 		}
 	}

@@ -23,7 +23,8 @@ func captureCommand() *cobra.Command {
 		Short: "Capture the packets between two pods on every device of their way, into one file for Wireshark",
 		Long: `Each device that sees the packets is an interface of the file: of a cluster both nodes' ports of pods, bridges, tunnels
 and network cards, in a lab also the pods' own devices and the underlay. Packets in tunnels that do not encrypt count by what
-they carry. A packet that the kernel dropped has a comment that says why, where the kernel tells.
+they carry. A packet that the kernel dropped has a comment that says why, where the kernel lets one ask: a container of the
+agent's may not.
 
 In a cluster SRC and DST are pods (NAMESPACE/NAME), nodes or addresses; the nodes write what they see through kubectl exec.
 On a node they are addresses. The file must not exist.`,

@@ -21,8 +21,8 @@ func (g *gathering) ofFlannel() bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// hasTwills reports whether something in the kernel is what Twill wrote, and flannel did not: a marked device, or a route of
-// Twill's protocol.
+// hasTwills reports whether something in the kernel is what an agent of Twill's wrote, and flannel did not: a marked tunnel, or a
+// route of Twill's protocol. Twill's plugin, which marks the bridge, also works with flannel.
 func hasTwills(have netstate.State) bool {
 	for _, o := range have {
 		is := false
@@ -32,8 +32,6 @@ func hasTwills(have netstate.State) bool {
 		case netstate.Tun:
 			is = o.Marked
 		case netstate.Tunnel:
-			is = o.Marked
-		case netstate.Bridge:
 			is = o.Marked
 		case netstate.Route:
 			is = o.Protocol == netstate.Protocol

@@ -95,11 +95,12 @@ type exit struct {
 
 func (n Network) exit(r probe.Result) exit { return exit{n.pod(r.From.Host).Node, r.Dst} }
 
-// knock connects to what is outside and answers no ping. Nobody connects in the name of another.
+// knock connects to what is outside and answers no ping. Nobody connects in the name of another, and a node's own connection is
+// no pod's: it has another address, and may take another way.
 func (n Network) knock(ctx context.Context, lost []probe.Result) []probe.Result {
 	var tries []probe.Try
 	for _, r := range lost {
-		if r.Lost() && !r.OnBehalf && n.pod(r.To.Host).Way != Inside {
+		if r.Lost() && !r.OnBehalf && !r.Bound && n.pod(r.To.Host).Way != Inside {
 			r.Kind = probe.TCP
 			tries = append(tries, r.Try)
 		}
